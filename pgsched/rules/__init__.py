@@ -1,0 +1,1 @@
+"""Pure decisions: values in, values out; the clock and the dice are arguments."""
