@@ -1,0 +1,1 @@
+"""CPU-heavy Python tasks that live in PostgreSQL."""
