@@ -1,8 +1,11 @@
--- The tables of pgsched, version 1. Run by store/schema.py in one transaction, under a lock.
+-- The tables of pgsched, version 1. Run by store/schema.py in one transaction, under a lock, with a search_path of
+-- the target schema and pg_temp only.
 -- The first ten columns of scheduled_tasks are the article's, with its names, types and defaults, so that a plain
 -- INSERT from any language is a full enqueue and the article's own statements run unchanged.
 
-CREATE SEQUENCE scheduled_tasks_id_seq AS bigint;
+-- When a table made after the article is adopted, its sequence is there already, and goes on counting.
+CREATE SEQUENCE IF NOT EXISTS scheduled_tasks_id_seq AS bigint;
+ALTER SEQUENCE scheduled_tasks_id_seq AS bigint;
 
 CREATE TABLE scheduled_tasks (
     id           bigint       NOT NULL DEFAULT nextval('scheduled_tasks_id_seq'),
@@ -23,7 +26,7 @@ CREATE TABLE scheduled_tasks (
     finished_at  timestamptz,
     result       jsonb,
     timeout      double precision CHECK (timeout > 0 AND timeout < 1e9),
-    unique_key   text
+    unique_key   text         CHECK (length(unique_key) BETWEEN 1 AND 512)
 ) PARTITION BY LIST (status);
 
 ALTER SEQUENCE scheduled_tasks_id_seq OWNED BY scheduled_tasks.id;
@@ -39,7 +42,13 @@ CREATE TABLE scheduled_tasks_ended PARTITION OF scheduled_tasks DEFAULT;
 ALTER TABLE scheduled_tasks_live ADD PRIMARY KEY (id);
 -- Not unique: a settle must not fail because somebody inserted an id by hand that an ended row bears already.
 CREATE INDEX scheduled_tasks_ended_id ON scheduled_tasks_ended (id);
-CREATE INDEX scheduled_tasks_ended_finished ON scheduled_tasks_ended (finished_at);
+-- Prune: oldest first. The article's statements end a row without a finished_at. A status that is nobody's here is
+-- never pruned, so it does not stand in the way either.
+CREATE INDEX scheduled_tasks_ended_finished ON scheduled_tasks_ended ((coalesce(finished_at, updated_at)))
+    WHERE status IN ('completed', 'failed', 'cancelled');
+-- What people look for among millions of completed rows.
+CREATE INDEX scheduled_tasks_ended_status ON scheduled_tasks_ended (status, id)
+    WHERE status <> 'completed';
 
 -- Discover and claim: each (task_type, queue, priority) group in due order.
 CREATE INDEX scheduled_tasks_due ON scheduled_tasks_live (task_type, queue, priority, run_at, id)
@@ -60,6 +69,7 @@ CREATE TABLE pgsched_supervisors (
     started_ticks bigint      NOT NULL,
     processes     integer     NOT NULL,
     queues        text[]      NOT NULL DEFAULT '{}',
+    task_types    text[]      NOT NULL DEFAULT '{}',
     version       text        NOT NULL DEFAULT '',
     listening     boolean     NOT NULL DEFAULT false,
     registered_at timestamptz NOT NULL DEFAULT now(),
@@ -89,9 +99,11 @@ CREATE TABLE pgsched_failures (
 CREATE INDEX pgsched_failures_task ON pgsched_failures (task_id);
 
 -- A hint for supervisors that sleep. NOTIFY serialises commits on the server, so nobody is woken who does not sleep.
-CREATE FUNCTION pgsched_wake() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Whoever may insert a task need not have rights on our other tables, nor have them on his search_path: hence the
+-- definer's rights and the search_path of this migration, which nobody else's objects can slip into.
+CREATE FUNCTION pgsched_wake() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    IF EXISTS (SELECT FROM pgsched_supervisors WHERE listening) THEN
+    IF EXISTS (SELECT FROM pgsched_supervisors WHERE listening AND lease_until > now()) THEN
         PERFORM pg_notify('pgsched', '');
     END IF;
     RETURN NULL;
