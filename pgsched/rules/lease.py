@@ -5,12 +5,6 @@ The database alone judges leases, by its own clock. The supervisor believes less
 end, so that its workers are stopped before the database gives their tasks away. Pure; ``now`` is monotonic.
 """
 
-MIN_LEASE = 2.0
-"""Seconds; less leaves no room for a renewal that is answered late."""
-MAX_LEASE = 120.0
-"""Seconds; the article's reaper takes a row after 300 without an update, and ours must be far quicker."""
-
-
 def margin(lease: float) -> float:
     """Seconds before a lease's end at which trust in it ends: a tenth, but a second (or a quarter) at least."""
     return max(lease / 10, min(1.0, lease / 4))
@@ -19,7 +13,7 @@ def margin(lease: float) -> float:
 class Trust:
     """What one supervisor believes of one registration's lease.
 
-    :param lease: seconds, from :data:`MIN_LEASE` to :data:`MAX_LEASE`.
+    :param lease: seconds; ``config`` says which are sensible.
     :param started: when the statement that registered the supervisor was begun; None when there is none yet.
     """
 
@@ -49,6 +43,6 @@ class Trust:
         """Whether the claims are still ours beyond doubt."""
         return now < self.expires_at
 
-    def renew_due(self, now: float) -> bool:
-        """Whether it is time to renew."""
-        return now >= self.renew_at
+    def renew_due(self, now: float) -> float:
+        """Seconds until the next renewal should begin; zero or less when it is time."""
+        return self.renew_at - now
