@@ -52,6 +52,7 @@ class App:
     @overload
     def task(
         self,
+        /,
         *,
         name: str | None = None,
         queue: str = "default",

@@ -5,6 +5,7 @@ The database alone judges leases, by its own clock. The supervisor believes less
 end, so that its workers are stopped before the database gives their tasks away. Pure; ``now`` is monotonic.
 """
 
+
 def margin(lease: float) -> float:
     """Seconds before a lease's end at which trust in it ends: a tenth, but a second (or a quarter) at least."""
     return max(lease / 10, min(1.0, lease / 4))
