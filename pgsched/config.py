@@ -78,12 +78,18 @@ class Settings:
         :raises UsageError: the first value that is wrong.
         """
         shown = names or {}
-        values = {
-            name: _READERS[name](value, shown.get(name, option_name(name)))
-            for name, value in options.items()
-            if value is not None
-        }
+        values = {name: read(name, value, shown.get(name)) for name, value in options.items() if value is not None}
         return cls(app=_app(app), **values)
+
+
+def read(name: str, value: object, shown: str | None = None) -> Any:
+    """Read one setting as a user gave it.
+
+    :param name: the field of :class:`Settings`.
+    :param shown: how messages call it; default its option.
+    :raises UsageError: the value is wrong.
+    """
+    return _READERS[name](value, shown or option_name(name))
 
 
 def option_name(name: str) -> str:
