@@ -204,4 +204,5 @@ class Identity:
     processes: int
     queues: tuple[str, ...] = ()
     """Empty: all queues."""
+    task_types: tuple[str, ...] = ()
     version: str = ""

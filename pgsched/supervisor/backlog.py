@@ -1,0 +1,68 @@
+"""The bounded queue: claims that wait in the parent for a slot.
+
+It is filled by the exchange no further than the slots will drain soon (``rules/demand``), and emptied into
+the pool. Nobody but the parent's loop touches it, so it needs no lock and no dying process can hurt it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from pgsched.model import Claim
+
+
+class _Waiting(NamedTuple):
+    claim: Claim
+    since: float
+
+
+class Backlog:
+    """Claims in the order in which they will be dispatched."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._waiting: deque[_Waiting] = deque()
+        self._clock = clock
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def push(self, claims: Iterable[Claim]) -> None:
+        """Append freshly claimed tasks."""
+        now = self._clock()
+        self._waiting.extend(_Waiting(claim, now) for claim in claims)
+
+    def put_back(self, claims: Iterable[Claim]) -> None:
+        """Return claims that a worker had not begun to the front, in their order."""
+        now = self._clock()
+        self._waiting.extendleft(_Waiting(claim, now) for claim in reversed(list(claims)))
+
+    def feed(self, dispatch: Callable[[Claim], bool]) -> int:
+        """Dispatch from the front until a claim is refused; return how many went."""
+        waiting = self._waiting
+        sent = 0
+        while waiting and dispatch(waiting[0].claim):
+            waiting.popleft()
+            sent += 1
+        return sent
+
+    def claims(self) -> list[Claim]:
+        """What waits, front first."""
+        return [waiting.claim for waiting in self._waiting]
+
+    def oldest(self) -> float:
+        """Seconds that the front has waited; 0 when nothing waits."""
+        return self._clock() - self._waiting[0].since if self._waiting else 0.0
+
+    def take_all(self) -> list[Claim]:
+        """Empty the queue and return what was in it."""
+        claims = self.claims()
+        self._waiting.clear()
+        return claims
+
+    def discard(self, task_ids: set[int]) -> list[Claim]:
+        """Take out the claims of these tasks and return them."""
+        taken = [waiting.claim for waiting in self._waiting if waiting.claim.task_id in task_ids]
+        if taken:
+            self._waiting = deque(w for w in self._waiting if w.claim.task_id not in task_ids)
+        return taken

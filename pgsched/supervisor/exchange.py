@@ -1,0 +1,231 @@
+"""The exchange: what happened to the last claims goes to the database, and new claims come back.
+
+Settle and claim share one transaction and one round trip, one at a time; while one is under way, verdicts
+gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/demand`` says what to claim,
+``rules/verdict`` what to write.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from pgsched.errors import DatabaseError
+from pgsched.model import Group, Verdict, VerdictKind, Want
+from pgsched.rules.demand import Durations, plan
+from pgsched.rules.lease import Trust
+from pgsched.store.store import Store
+from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.holdings import Holdings
+from pgsched.supervisor.observer import Observer
+from pgsched.supervisor.survey import Survey
+
+BATCH = 1000
+"""Verdicts that one settle takes at most."""
+GATHER = 0.004
+"""Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty."""
+
+
+SATURATED = 0.25
+"""Seconds without a starving slot after which wake-ups are declined."""
+_REQUEUED = frozenset({VerdictKind.RETRY, VerdictKind.RELEASED})
+
+
+class LeaseLostError(Exception):
+    """The lease has run out, by our own clock or by the database's; everything held is void."""
+
+
+class Exchange:
+    """Owns the verdicts that wait to be written and the survey that says what can be claimed."""
+
+    def __init__(
+        self,
+        store: Store,
+        trust: Trust,
+        holdings: Holdings,
+        backlog: Backlog,
+        durations: Durations,
+        observer: Observer,
+        *,
+        slots: Callable[[], int],
+        free: Callable[[], int],
+        occupied: Callable[[], int],
+        fed: Callable[[], None],
+        task_types: list[str],
+        queues: list[str] | None,
+        poll_interval: float,
+        listens: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._trust = trust
+        self._holdings = holdings
+        self._backlog = backlog
+        self._durations = durations
+        self._observer = observer
+        self._slots = slots
+        self._free = free
+        self._occupied = occupied
+        self._fed = fed
+        self._task_types = task_types
+        self._queues = queues
+        self._poll_interval = poll_interval
+        self._listens = listens
+        self._listening = False
+        self._starved_at = clock()
+        self._clock = clock
+        self._survey = Survey()
+        self._pending: list[Verdict] = []
+        self._unsure: list[Verdict] = []
+        self._wake = asyncio.Event()
+        self.supervisor_id = 0
+        self.claiming = True
+        self.last_turn = clock()
+        self.claim_unsure = False
+        """A claim's reply was lost: rows may be ours without our knowing; ``reaping`` looks for them."""
+        self.quiet = asyncio.Lock()
+        """Held while a claim is in flight, so that nobody mistakes its rows for strays."""
+
+    def settle(self, verdict: Verdict) -> None:
+        """Queue a verdict for the next turn."""
+        self._pending.append(verdict)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """A slot or a row may be waiting: take the next turn now."""
+        self._wake.set()
+
+    def notified(self) -> None:
+        """Somebody queued rows."""
+        self._survey.woken(self._clock())
+        self._wake.set()
+
+    def unsettled(self) -> int:
+        """Verdicts that are not yet known to be written."""
+        return len(self._pending) + len(self._unsure)
+
+    def begin(self, supervisor_id: int) -> None:
+        """Start over under a new lease."""
+        self.supervisor_id = supervisor_id
+        self._listening = False
+
+    def forget(self) -> list[Verdict]:
+        """Drop every verdict, because the lease under which they were earned is gone; return them."""
+        dropped = self._unsure + self._pending
+        self._pending, self._unsure = [], []
+        return dropped
+
+    async def turn(self) -> float:
+        """Settle what has ended and claim what the slots can take; return the seconds to wait at most.
+
+        :raises LeaseLostError: nothing may be written any more under this lease.
+        :raises DatabaseError: nothing is known to be written; the verdicts are kept.
+        """
+        self._wake.clear()
+        async with self.quiet:
+            self._trust_or_lose()
+            groups = await self._due_groups() if self.claiming else []
+            decided = plan(
+                groups,
+                self._durations,
+                slots=self._slots(),
+                free=self._free(),
+                occupied=self._occupied(),
+                waiting=self._backlog.claims(),
+            )
+            wants = self._survey.floored(decided.wants)
+            verdicts = self._unsure or self._take()
+            if verdicts or wants:
+                await self._exchange(verdicts, wants, decided.total)
+            self._fed()
+            await self._mind_listening()
+        self.last_turn = self._clock()
+        return self._pause()
+
+    async def sleep(self, pause: float) -> None:
+        """Wait until the next turn is worth its commit."""
+        if not self._wake.is_set():
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._survey.doubt()
+                return
+        if not self._starving():
+            await asyncio.sleep(GATHER)
+
+    def _starving(self) -> bool:
+        starving = self._free() > 0 and not len(self._backlog)
+        if starving:
+            self._starved_at = self._clock()
+        return starving
+
+    def _pause(self) -> float:
+        if self._unsure or self._pending:
+            return 0.0
+        if not self._starving() or not self.claiming:
+            return self._poll_interval
+        now = self._clock()
+        wait = min(self._survey.next_due(now), self._poll_interval)
+        if self._survey.incomplete:
+            wait = min(wait, self._survey.scan_in(now))
+        return max(wait, 0.0)
+
+    def _trust_or_lose(self) -> None:
+        if not self._trust.trusted(self._clock()):
+            raise LeaseLostError
+
+    async def _mind_listening(self) -> None:
+        """Ask for wake-ups only when about to sleep: each one costs the producers' commits."""
+        if not self._listens or not self.claiming:
+            return
+        if self._starving() and not self._listening:
+            await self._store.set_listening(self.supervisor_id, True)
+            self._listening = True
+            # A row committed before the flag was seen brought no hint.
+            self._survey.doubt()
+        elif self._listening and self._clock() - self._starved_at > SATURATED:
+            await self._store.set_listening(self.supervisor_id, False)
+            self._listening = False
+
+    def _take(self) -> list[Verdict]:
+        taken, self._pending = self._pending[:BATCH], self._pending[BATCH:]
+        return taken
+
+    async def _due_groups(self) -> list[Group]:
+        now = self._clock()
+        if self._survey.wants_scan(now) and (self._starving() or self._survey.due(now)):
+            found = await self._store.discover(self._task_types, self._queues)
+            then = self._clock()
+            self._survey.found(found, then, then - now)
+            now = then
+        return self._survey.due(now)
+
+    async def _exchange(self, verdicts: list[Verdict], wants: list[Want], total: int) -> None:
+        started = self._clock()
+        again = bool(self._unsure)
+        self._unsure = verdicts
+        try:
+            answer = await self._store.exchange(self.supervisor_id, verdicts, wants, total, again=again)
+        except DatabaseError:
+            self.claim_unsure = self.claim_unsure or bool(wants)
+            raise
+        self._unsure = []
+        if not answer.lease_alive:
+            raise LeaseLostError
+        # This process may have been stopped while the answer lay in the socket; those rows are not ours any more.
+        self._trust_or_lose()
+        seconds = self._clock() - started
+        if verdicts:
+            self._close(verdicts, answer.settled, seconds)
+        if wants:
+            self._survey.claimed(wants, answer.claims, total)
+            self._holdings.add(answer.claims)
+            self._backlog.push(answer.claims)
+            self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
+
+    def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:
+        for verdict in verdicts:
+            self._holdings.remove(verdict.claim)
+        self._observer.settled(verdicts, fenced=settled.count(False), seconds=seconds)
+        if any(verdict.kind in _REQUEUED for verdict in verdicts):
+            self._survey.doubt()

@@ -1,0 +1,33 @@
+"""Listens for hints: somebody queued rows, or cancelled some. Everything works without it, only later.
+
+The connection may die at any time, noticed or not; the poll interval bounds what that costs.
+"""
+
+from collections.abc import Callable
+
+from pgsched.store.store import Store
+
+CANCEL = "cancel"
+"""Payload of the hint that running tasks may have been cancelled; any other payload means new rows."""
+
+
+class Listener:
+    """Hands hints on for as long as its connection lives."""
+
+    def __init__(self, store: Store, *, on_queued: Callable[[], None], on_cancelled: Callable[[], None]) -> None:
+        self._store = store
+        self._on_queued = on_queued
+        self._on_cancelled = on_cancelled
+
+    async def turn(self) -> float:
+        """Listen until the connection is lost, which raises DatabaseError; the duty then comes back."""
+        async with self._store.listen() as hints:
+            # Hints of the time without a connection are gone: look once.
+            self._on_queued()
+            self._on_cancelled()
+            async for hint in hints:
+                if hint == CANCEL:
+                    self._on_cancelled()
+                else:
+                    self._on_queued()
+        return 0.0

@@ -1,0 +1,73 @@
+"""The reaper: takes over the claims of supervisors that died, and finds rows that are ours by mistake.
+
+Every supervisor reaps; there is no leader. A reap is one more outcome ("lost") and goes through the same rules
+as any other, so it needs no free slot. Runs in the supervisor's loop under a lease of its own.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from pgsched.model import Claim, Identity, Outcome
+from pgsched.rules.verdict import lost
+from pgsched.store.store import Store
+from pgsched.supervisor.holdings import Holdings
+from pgsched.supervisor.identity import started_ticks
+from pgsched.supervisor.observer import Observer
+
+BATCH = 500
+"""Claims that one statement takes over at most, so that it stays far below any statement_timeout."""
+
+
+class Reaper:
+    """One turn looks at the neighbours on this host, takes over expired claims, and releases strays."""
+
+    def __init__(
+        self,
+        store: Store,
+        identity: Identity,
+        holdings: Holdings,
+        observer: Observer,
+        *,
+        supervisor_id: int,
+        interval: float,
+        quiet: asyncio.Lock,
+        on_outcome: Callable[[Claim, Outcome], None],
+    ) -> None:
+        self._store = store
+        self._identity = identity
+        self._holdings = holdings
+        self._observer = observer
+        self._supervisor_id = supervisor_id
+        self._interval = interval
+        self._quiet = quiet
+        self._on_outcome = on_outcome
+
+    async def turn(self) -> float:
+        """Reap everything there is; return the reap interval."""
+        await self._bury_neighbours()
+        await self._release_strays()
+        while True:
+            claims = await self._store.reap(self._supervisor_id, BATCH)
+            self._holdings.add(claims)
+            self._observer.reaped(claims)
+            for claim in claims:
+                self._on_outcome(claim, lost())
+            if len(claims) < BATCH:
+                return self._interval
+
+    async def _bury_neighbours(self) -> None:
+        """End at once the leases of supervisors of this host whose process is gone."""
+        me = self._identity
+        neighbours = await self._store.neighbours(me.boot_id, me.pid_namespace)
+        dead = [
+            supervisor
+            for supervisor, pid, ticks in neighbours
+            if supervisor != self._supervisor_id and started_ticks(pid) != ticks
+        ]
+        if dead:
+            await self._store.expire(dead)
+
+    async def _release_strays(self) -> None:
+        # With no claim in flight, every row under our name that we do not hold comes from a lost reply.
+        async with self._quiet:
+            await self._store.strays(self._supervisor_id, self._holdings.ids())

@@ -1,0 +1,66 @@
+"""Samples what changes slowly: queue depths, slot states, how much of the lease is left. Also prunes on a timer."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from pgsched.rules.lease import Trust
+from pgsched.store.store import Store
+from pgsched.supervisor.observer import Observer
+
+INTERVAL = 5.0
+"""Seconds between samples."""
+PRUNE_INTERVAL = 60.0
+"""Seconds between prunings."""
+PRUNE_BATCH = 1000
+
+
+class Sampler:
+    """One turn takes one sample."""
+
+    def __init__(
+        self,
+        store: Store,
+        trust: Trust,
+        observer: Observer,
+        *,
+        local: Callable[[], Mapping[str, float]],
+        slots: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._store = store
+        self._trust = trust
+        self._observer = observer
+        self._local = local
+        self._slots = slots
+
+    async def turn(self) -> float:
+        """Report the gauges; return the interval."""
+        report = self._observer.sampled
+        for name, value in self._local().items():
+            report(name, value)
+        for state, count in self._slots().items():
+            report("slots", count, state=state)
+        report("lease_remaining_seconds", max(self._trust.expires_at - time.monotonic(), 0.0))
+        for depth in await self._store.depth():
+            report("queue_depth", depth.queued, queue=depth.queue, state="queued")
+            report("queue_depth", depth.processing, queue=depth.queue, state="processing")
+            report("oldest_due_seconds", depth.oldest_due, queue=depth.queue)
+        return INTERVAL
+
+
+class Pruner:
+    """Deletes ended tasks that are older than the limit, a batch a statement."""
+
+    def __init__(self, store: Store, observer: Observer, *, older_than: float) -> None:
+        self._store = store
+        self._observer = observer
+        self._older_than = older_than
+
+    async def turn(self) -> float:
+        """Prune everything that is old enough; return the interval."""
+        pruned = 0
+        while batch := await self._store.prune(self._older_than, PRUNE_BATCH):
+            pruned += batch
+        if pruned:
+            self._observer.event("pruned", logging.INFO, tasks=pruned)
+        return PRUNE_INTERVAL

@@ -1,0 +1,341 @@
+"""The supervisor: starts the pool, serves one tenure after another, drains, stops.
+
+Its life is a row of verbs (:meth:`Supervisor.run`). Signals only set an event; the drain does the work. What
+a duty does is in the duty's own file.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from pgsched.config import Settings
+from pgsched.errors import DatabaseError, ExitCode
+from pgsched.model import Claim, Identity, Outcome, OutcomeKind, Retry
+from pgsched.pool.pool import Pool
+from pgsched.rules import demand
+from pgsched.rules.backoff import Backoff
+from pgsched.rules.lease import Trust
+from pgsched.rules.states import SUPERVISOR, SupervisorState, advance
+from pgsched.rules.verdict import decide
+from pgsched.store.store import Store
+from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.duty import Duty
+from pgsched.supervisor.exchange import Exchange, LeaseLostError
+from pgsched.supervisor.holdings import Holdings
+from pgsched.supervisor.identity import identify
+from pgsched.supervisor.listening import Listener
+from pgsched.supervisor.observer import Observer
+from pgsched.supervisor.reaping import Reaper
+from pgsched.supervisor.sampling import Pruner, Sampler
+from pgsched.supervisor.tenure import Expiry, Renewal, race
+from pgsched.supervisor.watching import Watcher
+
+TEND = 0.05
+"""Seconds between two looks at the pool at most: bounds how late a limit is enforced."""
+STUCK = 4 * demand.AHEAD_SECONDS
+"""Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
+FINAL_ATTEMPTS = 2
+"""How often the last settle is tried before it is left to the reapers of others."""
+DEFAULT_RETRY = Retry()
+"""For claims of types that only another supervisor knows (it died, we reaped)."""
+
+
+class Supervisor:
+    """One parent process. ``run`` returns when it was stopped; it is used once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        pool: Pool,
+        observer: Observer,
+        *,
+        version: str,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.state = SupervisorState.STARTING
+        self._store = store
+        self._pool = pool
+        self._observer = observer
+        self._version = version
+        self._on_ready = on_ready
+        self._holdings = Holdings()
+        self._backlog = Backlog()
+        self._durations = demand.Durations()
+        self._trust = Trust(settings.lease)
+        self._stop_asked = asyncio.Event()
+        self._force_asked = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._feeding = False
+        self._identity: Identity | None = None
+        self._exchange: Exchange | None = None
+
+    def stop(self) -> None:
+        """Ask for the orderly stop; asked again, for the immediate one. Safe in a signal callback of the loop."""
+        if self._stop_asked.is_set():
+            self._force_asked.set()
+        self._stop_asked.set()
+
+    async def run(self) -> ExitCode:
+        """Start, serve until stopped, stop.
+
+        :raises PgschedError: it could not start, or the pool gave up. Whatever was held is given back first
+            where the database answers.
+        """
+        try:
+            await race(self._start(), self._stop_asked.wait())
+            if not self._stop_asked.is_set():
+                self._become(SupervisorState.RUNNING)
+                await race(self._serve(), self._tend_pool(), self._drain_when_asked())
+        finally:
+            await self._finish()
+        return ExitCode.FORCED if self._force_asked.is_set() else ExitCode.OK
+
+    def health(self) -> tuple[bool, dict[str, object]]:
+        """Whether the lease is renewed, the claim loop turns and the slots live; and the figures behind it."""
+        now = time.monotonic()
+        slots = self._pool.slots()
+        since_turn = now - self._exchange.last_turn if self._exchange else None
+        figures: dict[str, object] = {
+            "state": str(self.state),
+            "lease_remaining": round(max(self._trust.expires_at - now, 0.0), 3),
+            "since_last_turn": None if since_turn is None else round(since_turn, 3),
+            "slots": dict(slots),
+            "held": len(self._holdings),
+        }
+        turning = since_turn is not None and since_turn < self.settings.poll_interval + self.settings.db_timeout
+        alive = sum(slots.values()) - slots.get("empty", 0) > 0
+        return self._trust.trusted(now) and turning and alive, figures
+
+    async def _start(self) -> None:
+        await self._store.open()
+        await self._store.check_schema()
+        task_types = await self._pool.start()
+        self._observer.event("pool_started", logging.INFO, task_types=sorted(task_types))
+        settings = self.settings
+        self._identity = identify(settings.processes, settings.queues, tuple(sorted(task_types)), self._version)
+        self._exchange = Exchange(
+            self._store,
+            self._trust,
+            self._holdings,
+            self._backlog,
+            self._durations,
+            self._observer,
+            slots=lambda: settings.processes,
+            free=self._pool.free,
+            occupied=self._occupied,
+            fed=self._feed,
+            task_types=sorted(task_types),
+            queues=list(settings.queues) or None,
+            poll_interval=settings.poll_interval,
+            listens=self._listens,
+        )
+
+    @property
+    def _listens(self) -> bool:
+        return not (self.settings.poll_only or self.settings.pooled)
+
+    async def _serve(self) -> None:
+        """One tenure after another, until cancelled."""
+        assert self._exchange is not None
+        while True:
+            supervisor_id = await self._register()
+            self._exchange.begin(supervisor_id)
+            try:
+                await race(*(duty.run() for duty in self._duties(self._exchange, supervisor_id)))
+            except LeaseLostError:
+                await self._void(self._exchange, supervisor_id)
+
+    async def _register(self) -> int:
+        assert self._identity is not None
+        backoff = Backoff(base=0.1, cap=5.0)
+        while True:
+            started = time.monotonic()
+            try:
+                supervisor_id = await self._store.register(self._identity, self.settings.lease)
+            except DatabaseError:
+                await asyncio.sleep(backoff.failed(time.monotonic(), random.random))
+                continue
+            self._trust.renewed(started)
+            self._observer.event("registered", logging.INFO, supervisor=supervisor_id, lease=self.settings.lease)
+            self._on_ready()
+            return supervisor_id
+
+    def _duties(self, exchange: Exchange, supervisor_id: int) -> list[Duty]:
+        settings, store, observer = self.settings, self._store, self._observer
+        watcher = Watcher(
+            store,
+            self._pool,
+            self._holdings,
+            self._backlog,
+            supervisor_id=supervisor_id,
+            interval=settings.poll_interval,
+            on_outcome=self._conclude,
+        )
+        watch = Duty("watch", watcher.turn, observer)
+        reaper = Reaper(
+            store,
+            self._known_identity(),
+            self._holdings,
+            observer,
+            supervisor_id=supervisor_id,
+            interval=settings.reap_interval,
+            quiet=exchange.quiet,
+            on_outcome=self._conclude,
+        )
+        renewal = Renewal(store, self._trust, supervisor_id=supervisor_id, lease=settings.lease)
+        sampler = Sampler(store, self._trust, observer, local=self._gauges, slots=self._pool.slots)
+        duties = [
+            Duty("exchange", exchange.turn, observer, sleep=exchange.sleep),
+            Duty("renewal", renewal.turn, observer),
+            Duty("expiry", Expiry(self._trust).turn, observer),
+            Duty("reap", reaper.turn, observer),
+            watch,
+            Duty("sample", sampler.turn, observer),
+        ]
+        if self._listens:
+
+            def on_cancelled() -> None:
+                watcher.hint()
+                watch.wake()
+
+            listener = Listener(store, on_queued=exchange.notified, on_cancelled=on_cancelled)
+            duties.append(Duty("listen", listener.turn, observer))
+        if settings.prune_older_than is not None:
+            duties.append(Duty("prune", Pruner(store, observer, older_than=settings.prune_older_than).turn, observer))
+        return duties
+
+    def _known_identity(self) -> Identity:
+        assert self._identity is not None
+        return self._identity
+
+    async def _void(self, exchange: Exchange, supervisor_id: int) -> None:
+        """The lease is gone, and with it every claim: stop the workers, write nothing."""
+        dropped = exchange.forget()
+        self._observer.event(
+            "lease_lost", logging.ERROR, supervisor=supervisor_id, held=len(self._holdings), unwritten=len(dropped)
+        )
+        self._observer.settled(dropped, fenced=len(dropped), seconds=0.0)
+        self._holdings.clear()
+        self._backlog.take_all()
+        self._pool.recall()
+        self._stop_running(OutcomeKind.CANCELLED, "lease lost")
+        # Under the next lease we may claim these very tasks again: not beside their own old workers.
+        await self._until_idle()
+
+    def _stop_running(self, kind: OutcomeKind, reason: str) -> None:
+        for running in self._pool.running():
+            self._pool.stop_task(running.claim.task_id, kind, reason)
+
+    async def _until_idle(self) -> None:
+        while self._pool.running():
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def _tend_pool(self) -> None:
+        """Keep limits and slots, whatever the database does."""
+        while True:
+            now = time.monotonic()
+            pause = self._pool.turn(now)
+            for running in self._pool.running():
+                if running.seconds >= STUCK:
+                    self._backlog.put_back(self._pool.recall(running.slot))
+            self._feed()
+            await asyncio.sleep(min(pause, TEND if self._holdings else 1.0))
+
+    async def _drain_when_asked(self) -> None:
+        await self._stop_asked.wait()
+        assert self._exchange is not None
+        self._become(SupervisorState.DRAINING)
+        self._exchange.claiming = False
+        self._give_back_waiting()
+        await race(self._until_idle(), self._force_asked.wait(), asyncio.sleep(self.settings.drain_timeout))
+        if self._pool.running() and not self._force_asked.is_set():
+            self._stop_running(OutcomeKind.INTERRUPTED, "drain")
+            await race(self._until_idle(), self._force_asked.wait())
+
+    async def _finish(self) -> None:
+        """Kill what is left, write what is known, give the lease up: never raises, ends within a few deadlines."""
+        if self.state is not SupervisorState.STOPPING:
+            self._become(SupervisorState.STOPPING)
+        await self._pool.stop()
+        self._give_back_waiting()
+        exchange = self._exchange
+        if exchange is not None and exchange.supervisor_id:
+            await self._settle_rest(exchange)
+            if not self._holdings:
+                try:
+                    await self._store.deregister(exchange.supervisor_id)
+                except DatabaseError as error:
+                    self._observer.event("not_deregistered", logging.WARNING, error=str(error))
+        await self._store.close()
+        self._become(SupervisorState.STOPPED)
+
+    async def _settle_rest(self, exchange: Exchange) -> None:
+        exchange.claiming = False
+        attempts = 0
+        while exchange.unsettled() and attempts < FINAL_ATTEMPTS:
+            try:
+                await exchange.turn()
+            except LeaseLostError:
+                return
+            except DatabaseError as error:
+                attempts += 1
+                self._observer.event("not_settled", logging.WARNING, tasks=exchange.unsettled(), error=str(error))
+
+    def _give_back_waiting(self) -> None:
+        for claim in [*self._pool.recall(), *self._backlog.take_all()]:
+            self._conclude(claim, Outcome(OutcomeKind.INTERRUPTED, 0.0))
+
+    def on_outcome(self, claim: Claim, outcome: Outcome) -> None:
+        """What the pool calls, once for every claim dispatched."""
+        self._ended.set()
+        if claim not in self._holdings:
+            return
+        if outcome.kind is OutcomeKind.INTERRUPTED and not outcome.seconds and self.state is SupervisorState.RUNNING:
+            # It waited behind a task that killed their worker, and has lost nothing by that.
+            self._backlog.put_back([claim])
+        else:
+            self._conclude(claim, outcome)
+        self._feed_soon()
+
+    def _conclude(self, claim: Claim, outcome: Outcome) -> None:
+        if outcome.kind in (OutcomeKind.RETURNED, OutcomeKind.RAISED):
+            self._durations.observe(claim.task_type, outcome.seconds)
+        task_type = self._pool.task_types.get(claim.task_type)
+        verdict = decide(claim, outcome, task_type.retry if task_type else DEFAULT_RETRY, random.random)
+        self._observer.outcome(claim, outcome, verdict)
+        if verdict is None:
+            self._holdings.remove(claim)
+        elif self._exchange is not None:
+            self._exchange.settle(verdict)
+
+    def _feed_soon(self) -> None:
+        if not self._feeding:
+            self._feeding = True
+            asyncio.get_running_loop().call_soon(self._feed)
+
+    def _feed(self) -> None:
+        """Move what waits into slots, and see that more comes when some stay free."""
+        self._feeding = False
+        if self.state is not SupervisorState.RUNNING:
+            return
+        self._backlog.feed(self._dispatch)
+
+    def _occupied(self) -> int:
+        return demand.occupied(
+            self._durations, ((running.claim.task_type, running.seconds) for running in self._pool.running())
+        )
+
+    def _dispatch(self, claim: Claim) -> bool:
+        return self._pool.dispatch(claim, demand.ahead(self._durations, claim.task_type))
+
+    def _gauges(self) -> dict[str, float]:
+        return {"held": len(self._holdings), "backlog": len(self._backlog), "active": len(self._pool.running())}
+
+    def _become(self, state: SupervisorState) -> None:
+        self.state = advance(SUPERVISOR, self.state, state)
+        self._observer.event("state", logging.INFO, state=str(state))

@@ -1,0 +1,127 @@
+"""What the supervisor knows of the queued rows: which groups there are, when each is due, where to claim on.
+
+Filled by ``discover``, moved forward by every claim. It only remembers; the exchange asks the database, and
+``rules/demand`` decides what to take.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pgsched.model import Claim, Group, Want
+
+FULL_SCAN = 1.0
+"""Seconds after which a full scan comes round in any case: rows can appear below a floor (late commits,
+back-dated tasks), and without it they would be lost from sight."""
+THRIFT = 20
+"""A full scan is not repeated sooner than this many times its own duration."""
+REMEMBERED = 64
+"""Groups that have run empty and are still tried on a wake-up, before any scan."""
+
+Key = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class _Known:
+    group: Group
+    due_at: float
+    """Monotonic; infinite while nothing is known to be queued."""
+    floor_run_at: str
+    floor_id: int
+
+
+class Survey:
+    """Groups by (task type, queue, priority), in the order in which they were last found."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, _Known] = {}
+        self._scanned_at = -math.inf
+        self._scan_seconds = 0.0
+        self._incomplete = True
+        self._hinted = False
+
+    def found(self, groups: Iterable[Group], now: float, seconds: float) -> None:
+        """Take in a full scan's answer; groups that it did not name are empty, yet remembered."""
+        for known in self._known.values():
+            known.due_at = math.inf
+        for group in groups:
+            self._known[_key(group)] = _Known(group, now + group.due_in, group.head_run_at, group.head_id)
+        for key in [key for key, known in self._known.items() if known.due_at == math.inf][:-REMEMBERED]:
+            del self._known[key]
+        self._scanned_at = now
+        self._scan_seconds = seconds
+        self._incomplete = False
+
+    def wants_scan(self, now: float) -> bool:
+        """Whether a full scan should come before the next claim.
+
+        Right after a hint it should not: the remembered groups most likely have the new rows, and trying them
+        saves a round trip. The scan then follows that claim.
+        """
+        if self._hinted and self.due(now):
+            self._hinted = False
+            return False
+        return self.scan_in(now) <= 0
+
+    def scan_in(self, now: float) -> float:
+        """Seconds until the next full scan is due."""
+        wait = THRIFT * self._scan_seconds if self._incomplete else FULL_SCAN
+        return self._scanned_at + min(wait, FULL_SCAN) - now
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether there may be due rows that the survey does not know of."""
+        return self._incomplete
+
+    def due(self, now: float) -> list[Group]:
+        """The groups that have a due row, as far as is known, with ``due_in`` as of now."""
+        return [
+            known.group._replace(due_in=known.due_at - now) for known in self._known.values() if known.due_at <= now
+        ]
+
+    def floored(self, wants: Sequence[Want]) -> list[Want]:
+        """The same wants, each starting where its group's last claim ended."""
+        floored = []
+        for want in wants:
+            known = self._known[_key(want)]
+            floored.append(want._replace(floor_run_at=known.floor_run_at, floor_id=known.floor_id))
+        return floored
+
+    def claimed(self, wants: Sequence[Want], claims: Sequence[Claim], total: int) -> None:
+        """Move the floors on; a group that gave less than was wanted counts as empty until it is found again."""
+        last: dict[Key, Claim] = {}
+        counts: dict[Key, int] = {}
+        for claim in claims:
+            key = _key(claim)
+            last[key] = claim
+            counts[key] = counts.get(key, 0) + 1
+        cut_short = len(claims) >= total
+        for want in wants:
+            key = _key(want)
+            known = self._known.get(key)
+            if known is None:
+                continue
+            if key in last:
+                known.floor_run_at, known.floor_id = last[key].run_at, last[key].task_id
+            if counts.get(key, 0) < want.quota and not cut_short:
+                known.due_at = math.inf
+                self._incomplete = True
+
+    def woken(self, now: float) -> None:
+        """A hint that rows were queued: every remembered group may have some, and so may unknown ones."""
+        for known in self._known.values():
+            known.due_at = min(known.due_at, now)
+        self._hinted = True
+        self._incomplete = True
+
+    def doubt(self) -> None:
+        """Rows may have appeared that no claim would find: below a floor, or in a new group."""
+        self._incomplete = True
+
+    def next_due(self, now: float) -> float:
+        """Seconds until the next known row is due; infinite when none is known."""
+        return min((known.due_at - now for known in self._known.values()), default=math.inf)
+
+
+def _key(item: Group | Want | Claim) -> Key:
+    return item.task_type, item.queue, item.priority

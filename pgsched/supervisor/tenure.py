@@ -1,0 +1,67 @@
+"""A tenure: the time under one lease, from a supervisor's registration until the lease is given up or lost.
+
+All duties that touch the database live inside a tenure, so that losing the lease ends all of them at once.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from pgsched.rules.lease import Trust
+from pgsched.store.store import Store
+from pgsched.supervisor.exchange import LeaseLostError
+
+
+class Renewal:
+    """Renews the lease every third of its length."""
+
+    def __init__(self, store: Store, trust: Trust, *, supervisor_id: int, lease: float) -> None:
+        self._store = store
+        self._trust = trust
+        self._supervisor_id = supervisor_id
+        self._lease = lease
+
+    async def turn(self) -> float:
+        """Renew once.
+
+        :raises LeaseLostError: the database has given the lease up.
+        """
+        started = time.monotonic()
+        if not await self._store.renew(self._supervisor_id, self._lease):
+            raise LeaseLostError
+        self._trust.renewed(started)
+        return max(self._trust.renew_at - time.monotonic(), 0.0)
+
+
+class Expiry:
+    """Ends the tenure when our own trust in the lease has run out, whether or not the database answers."""
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
+
+    async def turn(self) -> float:
+        """Look once.
+
+        :raises LeaseLostError: the lease may be over.
+        """
+        now = time.monotonic()
+        if not self._trust.trusted(now):
+            raise LeaseLostError
+        return self._trust.expires_at - now
+
+
+async def race(*contenders: Coroutine[Any, Any, object]) -> None:
+    """Run coroutines side by side until the first one ends; cancel the others and wait for their end.
+
+    :raises Exception: whatever ended the first one.
+    """
+    tasks = [asyncio.create_task(contender) for contender in contenders]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -1,0 +1,71 @@
+"""Watches the claims in hand: which were cancelled or lost meanwhile, and which wait in the wrong place.
+
+The database is asked about tasks that run for long, and about everything when a hint says that somebody
+cancelled. Runs in the supervisor's loop under a lease.
+"""
+
+from collections.abc import Callable
+
+from pgsched.model import Claim, Outcome, OutcomeKind
+from pgsched.pool.pool import Pool
+from pgsched.rules import demand
+from pgsched.store.store import Store
+from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.holdings import Holdings
+
+LONG = 1.0
+"""Seconds of run time from which on a claim is confirmed at every turn."""
+
+
+class Watcher:
+    """One turn confirms the claims of long-running tasks and gives back what waits too long."""
+
+    def __init__(
+        self,
+        store: Store,
+        pool: Pool,
+        holdings: Holdings,
+        backlog: Backlog,
+        *,
+        supervisor_id: int,
+        interval: float,
+        on_outcome: Callable[[Claim, Outcome], None],
+    ) -> None:
+        self._store = store
+        self._pool = pool
+        self._holdings = holdings
+        self._backlog = backlog
+        self._supervisor_id = supervisor_id
+        self._interval = interval
+        self._on_outcome = on_outcome
+        self._hinted = False
+
+    def hint(self) -> None:
+        """Somebody cancelled: the next turn asks about every claim."""
+        self._hinted = True
+
+    async def turn(self) -> float:
+        """Look once; return the seconds until the next look."""
+        hinted, self._hinted = self._hinted, False
+        claims = self._holdings.claims() if hinted else [r.claim for r in self._pool.running() if r.seconds >= LONG]
+        if claims:
+            ours = await self._store.confirm(self._supervisor_id, [(claim.task_id, claim.fence) for claim in claims])
+            for claim in claims:
+                if claim.task_id not in ours and claim in self._holdings:
+                    self._drop(claim)
+        if demand.stale(self._backlog.oldest(), free=self._pool.free()):
+            self._give_back()
+        return self._interval
+
+    def _drop(self, claim: Claim) -> None:
+        if any(running.claim.task_id == claim.task_id for running in self._pool.running()):
+            self._pool.stop_task(claim.task_id, OutcomeKind.CANCELLED, "cancelled")
+            return
+        self._backlog.put_back(self._pool.recall())
+        if self._backlog.discard({claim.task_id}):
+            self._on_outcome(claim, Outcome(OutcomeKind.CANCELLED, 0.0))
+
+    def _give_back(self) -> None:
+        """Every slot is held by something long: another host may be idle."""
+        for claim in self._backlog.take_all():
+            self._on_outcome(claim, Outcome(OutcomeKind.INTERRUPTED, 0.0))
