@@ -1,0 +1,61 @@
+"""The bounded queue and the books: order, giving back, and what counts as held."""
+
+from pgsched.model import Claim
+from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.holdings import Holdings
+
+
+def claim(task_id: int, fence: int = 1) -> Claim:
+    return Claim(task_id, fence, "a", "default", 0, "{}", 0, 3, None, 0.0, "")
+
+
+def test_feed_goes_from_the_front_until_a_claim_is_refused() -> None:
+    backlog = Backlog()
+    backlog.push([claim(1), claim(2), claim(3)])
+    sent: list[int] = []
+
+    def dispatch(one: Claim) -> bool:
+        if one.task_id == 3:
+            return False
+        sent.append(one.task_id)
+        return True
+
+    assert backlog.feed(dispatch) == 2
+    assert sent == [1, 2]
+    assert [one.task_id for one in backlog.claims()] == [3]
+
+
+def test_what_is_put_back_goes_first_and_keeps_its_order() -> None:
+    backlog = Backlog()
+    backlog.push([claim(3)])
+    backlog.put_back([claim(1), claim(2)])
+    assert [one.task_id for one in backlog.take_all()] == [1, 2, 3]
+    assert len(backlog) == 0
+
+
+def test_the_oldest_waits_by_the_clock_given() -> None:
+    now = [5.0]
+    backlog = Backlog(clock=lambda: now[0])
+    assert backlog.oldest() == 0.0
+    backlog.push([claim(1)])
+    now[0] = 7.5
+    backlog.push([claim(2)])
+    assert backlog.oldest() == 2.5
+
+
+def test_discard_takes_out_only_what_is_named() -> None:
+    backlog = Backlog()
+    backlog.push([claim(1), claim(2), claim(3)])
+    assert [one.task_id for one in backlog.discard({2, 9})] == [2]
+    assert [one.task_id for one in backlog.claims()] == [1, 3]
+
+
+def test_a_claim_is_held_by_its_fence_and_not_by_its_task_alone() -> None:
+    holdings = Holdings()
+    holdings.add([claim(1, fence=4)])
+    assert claim(1, fence=4) in holdings
+    assert claim(1, fence=3) not in holdings
+    holdings.remove(claim(1, fence=3))
+    assert holdings.ids() == [1], "an earlier claim's end must not close the present one"
+    holdings.remove(claim(1, fence=4))
+    assert len(holdings) == 0

@@ -1,0 +1,103 @@
+"""The survey: which groups are due, from where on to claim, and when to look again."""
+
+import math
+
+from pgsched.model import Claim, Group, Want
+from pgsched.supervisor.survey import FULL_SCAN, THRIFT, Survey
+
+
+def group(name: str = "a", due_in: float = -1.0, priority: int = 0, head: int = 1) -> Group:
+    return Group(name, "default", priority, head, f"run_at {head}", due_in)
+
+
+def claim(task_id: int, name: str = "a", priority: int = 0) -> Claim:
+    return Claim(task_id, 1, name, "default", priority, "{}", 0, 3, None, 0.0, f"run_at {task_id}")
+
+
+def want(name: str = "a", quota: int = 2, priority: int = 0) -> Want:
+    return Want(name, "default", priority, quota)
+
+
+def test_a_fresh_survey_wants_a_scan_at_once_and_knows_nothing() -> None:
+    survey = Survey()
+    assert survey.wants_scan(0.0)
+    assert survey.due(0.0) == []
+    assert survey.next_due(0.0) == math.inf
+
+
+def test_found_groups_are_due_when_their_time_comes() -> None:
+    survey = Survey()
+    survey.found([group("a", due_in=-2.0), group("b", due_in=3.0)], now=10.0, seconds=0.0)
+    assert [g.task_type for g in survey.due(10.0)] == ["a"]
+    assert survey.next_due(11.0) == -3.0
+    assert {g.task_type for g in survey.due(13.0)} == {"a", "b"}
+    assert next(g for g in survey.due(13.5) if g.task_type == "b").due_in == -0.5
+
+
+def test_wants_start_at_the_head_and_then_where_the_last_claim_ended() -> None:
+    survey = Survey()
+    survey.found([group(head=7)], now=0.0, seconds=0.0)
+    assert survey.floored([want()])[0][4:] == ("run_at 7", 7)
+    survey.claimed([want()], [claim(7), claim(9)], total=2)
+    assert survey.floored([want()])[0][4:] == ("run_at 9", 9)
+    assert survey.due(0.0), "a full claim leaves the group due"
+
+
+def test_a_short_claim_makes_its_group_quiet_and_asks_for_a_scan() -> None:
+    survey = Survey()
+    survey.found([group()], now=0.0, seconds=0.001)
+    assert not survey.incomplete
+    survey.claimed([want(quota=5)], [claim(1)], total=5)
+    assert survey.due(0.0) == []
+    assert survey.incomplete
+    assert not survey.wants_scan(THRIFT * 0.001 - 1e-6)
+    assert survey.wants_scan(THRIFT * 0.001)
+
+
+def test_a_claim_cut_by_its_total_says_nothing_of_the_groups_behind() -> None:
+    survey = Survey()
+    survey.found([group("a"), group("b")], now=0.0, seconds=0.0)
+    survey.claimed([want("a", 2), want("b", 2)], [claim(1), claim(2)], total=2)
+    assert {g.task_type for g in survey.due(0.0)} == {"a", "b"}
+    assert not survey.incomplete
+
+
+def test_a_hint_tries_the_remembered_groups_before_the_next_scan() -> None:
+    survey = Survey()
+    survey.found([group("a")], now=0.0, seconds=0.0)
+    survey.found([], now=0.1, seconds=0.0)
+    assert survey.due(0.2) == []
+    survey.woken(0.2)
+    assert [g.task_type for g in survey.due(0.2)] == ["a"]
+    assert not survey.wants_scan(0.2), "the claim comes first"
+    assert survey.wants_scan(0.2), "and the scan right after it"
+
+
+def test_a_hint_without_remembered_groups_scans_at_once() -> None:
+    survey = Survey()
+    survey.found([], now=0.0, seconds=0.0)
+    survey.woken(0.1)
+    assert survey.wants_scan(0.1)
+
+
+def test_a_full_scan_comes_round_although_claims_are_full() -> None:
+    survey = Survey()
+    survey.found([group()], now=0.0, seconds=0.01)
+    survey.claimed([want()], [claim(1), claim(2)], total=2)
+    assert not survey.wants_scan(FULL_SCAN - 0.01)
+    assert survey.wants_scan(FULL_SCAN)
+
+
+def test_a_slow_scan_is_not_put_off_beyond_the_full_scans_interval() -> None:
+    survey = Survey()
+    survey.found([], now=0.0, seconds=10.0)
+    survey.doubt()
+    assert survey.wants_scan(FULL_SCAN)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    survey = Survey()
+    for number in range(300):
+        survey.found([group(f"type {number}")], now=float(number), seconds=0.0)
+    survey.woken(300.0)
+    assert len(survey.due(300.0)) <= 65
