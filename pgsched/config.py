@@ -109,7 +109,7 @@ def _queues(value: object, option: str) -> tuple[str, ...]:
     given = value.split(",") if isinstance(value, str) else list(value)  # type: ignore[call-overload]
     names = [name.strip() for name in given]
     for name in names:
-        check_name(option, name)
+        check_name(f"{option} {value!r}: queue", name)
     return tuple(dict.fromkeys(names))
 
 

@@ -43,11 +43,10 @@ def parse_number(value: object, option: str, low: int, high: int) -> int:
 
     :raises UsageError: it is none, or not from ``low`` to ``high``.
     """
-    if isinstance(value, str) and _WHOLE.fullmatch(value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
+    if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
         raise UsageError(f"{option} {_shown(value)}: must be a whole number from {low} to {high}")
-    return value
+    return number
 
 
 def parse_seconds(value: object, option: str = "duration", low: float = 0.0, high: float = _LONGEST) -> float:
