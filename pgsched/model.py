@@ -6,6 +6,7 @@ because those cost a third of a frozen dataclass.
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -49,6 +50,24 @@ class VerdictKind(StrEnum):
     FAILED = "failed"
     RELEASED = "released"
     """Back to ``queued`` at no cost: ``retry_count`` and ``run_at`` stay."""
+
+
+class NewTask(NamedTuple):
+    """A task that is to be enqueued."""
+
+    task_type: str
+    payload: str
+    """The keyword arguments as JSON text."""
+    queue: str = "default"
+    priority: int = 0
+    max_retries: int = 3
+    run_at: datetime | None = None
+    """With a time zone; None: ``delay`` seconds from now by the database's clock."""
+    delay: float = 0.0
+    timeout: float | None = None
+    """Seconds; None: the task type's."""
+    unique_key: str | None = None
+    """While a live task has this key, another one is not made, and its id is the answer."""
 
 
 class Group(NamedTuple):

@@ -1,0 +1,87 @@
+"""The connection of its own over which an App enqueues: one per process, kept open, shared by its threads.
+
+An INSERT whose reply was lost is never repeated, because nobody can know whether it was committed. So the
+connection is looked at before it is used: one that the server has closed meanwhile is replaced before it can
+lose anything. Runs in the user's program, or in a worker whose task enqueues.
+"""
+
+import os
+import select
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pgsched.model import NewTask
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+TIMEOUT = 10.0
+"""Seconds that connecting, or one INSERT, may take."""
+
+
+class _State:
+    """What belongs to one process: its child must neither use the connection nor wait for the lock."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.connection: Connection[tuple[object, ...]] | None = None
+
+    def close(self) -> None:
+        """Close the connection, but not in a child: it would end the parent's session."""
+        if self.connection is not None and self.pid == os.getpid():
+            self.connection.close()
+        self.connection = None
+
+
+class Producer:
+    """Inserts tasks over a connection that it opens when it first needs it.
+
+    :param dsn: finds the connection string; called whenever a connection is opened.
+    """
+
+    def __init__(self, dsn: Callable[[], str]) -> None:
+        self._dsn = dsn
+        self._state = self._fresh()
+
+    def _fresh(self) -> _State:
+        state = _State()
+        # Also at the interpreter's end: the server should not have to find out.
+        weakref.finalize(self, state.close)
+        return state
+
+    def insert(self, tasks: Sequence[NewTask]) -> list[int]:
+        """Insert and commit tasks, all or none; return their ids.
+
+        :raises DatabaseError: it is not known to be done; after a lost reply it may be done all the same.
+        """
+        from pgsched.store.enqueue import insert
+
+        if self._state.pid != os.getpid():
+            self._state = self._fresh()
+        state = self._state
+        with state.lock:
+            return insert(self._connect(state), tasks)
+
+    def _connect(self, state: _State) -> "Connection[tuple[object, ...]]":
+        from pgsched.store.connection import connect_sync
+
+        if state.connection is not None and (state.connection.closed or _spoken_to(state.connection.fileno())):
+            state.close()
+        if state.connection is None:
+            state.connection = connect_sync(self._dsn(), timeout=TIMEOUT, application_name="pgsched enqueue")
+        return state.connection
+
+    def close(self) -> None:
+        """Close the connection; the next insert opens another."""
+        with self._state.lock:
+            self._state.close()
+
+
+def _spoken_to(descriptor: int) -> bool:
+    """Whether the server has said something on a connection that waits for nothing: most likely good-bye."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
