@@ -6,20 +6,28 @@ enqueued, and importing a user's module opens nothing.
 """
 
 import functools
+import importlib
 import inspect
-import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from pgsched.dsn import resolve
 from pgsched.errors import UsageError
-from pgsched.model import Retry, TaskType
+from pgsched.model import NewTask, Retry, TaskType
+from pgsched.options import Options
+from pgsched.producer import Producer
 from pgsched.quantities import check_name, parse_bytes, parse_number, parse_seconds
+from pgsched.rules.payload import check_payload
+from pgsched.signature import Signature, place
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_Parameter = inspect.Parameter
 
 
 class App:
@@ -35,6 +43,8 @@ class App:
     def __init__(self, dsn: str | None = None) -> None:
         self._dsn = dsn
         self._tasks: dict[str, Task[Any, Any]] = {}
+        self.producer = Producer(self._find_dsn)
+        """The connection of its own."""
 
     @property
     def tasks(self) -> Mapping[str, "Task[Any, Any]"]:
@@ -45,6 +55,13 @@ class App:
         """Set the DSN of an App that was made without one; an App's own DSN stays. Called in each worker."""
         if self._dsn is None:
             self._dsn = dsn
+
+    def close(self) -> None:
+        """Close the App's own connection; the next enqueue opens another."""
+        self.producer.close()
+
+    def _find_dsn(self) -> str:
+        return resolve(self._dsn, os.environ, _embedded_dsn, option="App(dsn)")
 
     @overload
     def task(self, function: Callable[P, R], /) -> "Task[P, R]": ...
@@ -96,7 +113,7 @@ class App:
         other = self._tasks.get(task.name)
         if other is not None:
             raise UsageError(
-                f"task name {task.name!r} is taken twice: by {_place(other.function)} and by {_place(task.function)}; "
+                f"task name {task.name!r} is taken twice: by {place(other.function)} and by {place(task.function)}; "
                 "give one of them name=..."
             )
         self._tasks[task.name] = task
@@ -107,17 +124,13 @@ class App:
 
 
 class Task(Generic[P, R]):
-    """A registered function. Calling it calls the function, here and now."""
+    """A registered function. Calling it calls the function, here and now; :meth:`enqueue` has it called by a worker."""
 
     def __init__(self, app: App, function: Callable[P, R], task_type: TaskType) -> None:
         self.app = app
         self.function = function
         self.type = task_type
-        self._signature = _signature(task_type.name, function)
-        parameters = self._signature.parameters.values()
-        named = [p for p in parameters if p.kind is not _Parameter.VAR_KEYWORD]
-        self._required = {p.name for p in named if p.default is _Parameter.empty}
-        self._known = None if len(named) < len(parameters) else {p.name for p in named}
+        self._signature = Signature(task_type.name, function)
         functools.update_wrapper(self, function)
 
     @property
@@ -129,39 +142,153 @@ class Task(Generic[P, R]):
         """Call the function."""
         return self.function(*args, **kwargs)
 
-    def bind_json(self, payload: str) -> dict[str, Any]:
-        """Read a payload from the database as the function's keyword arguments.
+    def options(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        connection: "Connection[Any] | AsyncConnection[Any] | None" = None,
+        unique_key: str | None = None,
+        timeout: float | str | None = None,
+        max_retries: int | None = None,
+    ) -> "Enqueuer[P, R]":
+        """Say more about what is enqueued: ``task.options(priority=5).enqueue(...)``.
 
-        :raises UsageError: it is not a JSON object, or does not fit the function's signature.
+        :param run_at: a datetime with a time zone, before which the task does not start.
+        :param delay: seconds, or a timedelta, from now by the database's clock.
+        :param connection: a psycopg connection; the task is part of its transaction and exists once that commits.
+        :param unique_key: while a task with this key is queued or running, no other is made, and its id is returned.
+        :raises UsageError: a value makes no sense.
         """
-        try:
-            arguments = json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"task {self.name}: payload is not JSON: {error}") from None
-        if not isinstance(arguments, dict):
-            raise UsageError(f"task {self.name}: payload must be a JSON object, not {_json_kind(arguments)}")
-        if not self._required <= arguments.keys() or (self._known is not None and not arguments.keys() <= self._known):
-            self._bind((), arguments)
-        return arguments
+        options = Options(
+            run_at=run_at,
+            delay=delay,
+            queue=queue,
+            priority=priority,
+            connection=connection,
+            unique_key=unique_key,
+            timeout=timeout,
+            max_retries=max_retries,
+        )
+        return Enqueuer(self, options)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Positional arguments by name, so that what is stored outlives a reordering of the parameters."""
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise UsageError(f"task {self.name}: {error}; it takes {self._signature}") from None
-        arguments = dict(bound.arguments)
-        for parameter in self._signature.parameters.values():
-            if parameter.kind is _Parameter.VAR_KEYWORD:
-                arguments.update(arguments.pop(parameter.name, {}))
-        return arguments
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Enqueue one task, commit, and return its id; see :meth:`Enqueuer.enqueue`."""
+        return Enqueuer(self, Options()).enqueue(*args, **kwargs)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """:meth:`enqueue` for coroutines."""
+        return await Enqueuer(self, Options()).enqueue_async(*args, **kwargs)
+
+    def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Enqueue one task per mapping of keyword arguments, all or none; see :meth:`Enqueuer.enqueue_many`."""
+        return Enqueuer(self, Options()).enqueue_many(arguments)
+
+    async def enqueue_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[int]:
+        """:meth:`enqueue_many` for coroutines."""
+        return await Enqueuer(self, Options()).enqueue_many_async(arguments)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Name every argument of a call; see :meth:`Signature.bind`."""
+        return self._signature.bind(args, kwargs)
+
+    def bind_json(self, payload: str) -> dict[str, Any]:
+        """Read a payload from the database as the function's keyword arguments; see :meth:`Signature.read`."""
+        return self._signature.read(payload)
 
     def __reduce__(self) -> str:
         """Pickle by reference, like a function: a task may hand itself to a process pool."""
         return str(getattr(self, "__qualname__", self.name))
 
     def __repr__(self) -> str:
-        return f"<Task {self.name} of {_place(self.function)}>"
+        return f"<Task {self.name} of {place(self.function)}>"
+
+
+class Enqueuer(Generic[P, R]):
+    """A task together with the options of an enqueue."""
+
+    def __init__(self, task: Task[P, R], options: Options) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Insert one task and return its id.
+
+        Without ``connection`` it is committed on the App's own connection. An INSERT whose reply is lost is not
+        repeated: after a DatabaseError the task may exist, unless a ``unique_key`` lets you safely try again.
+
+        :raises UsageError: the arguments do not fit the function's signature, or are not JSON.
+        :raises DatabaseError: the database cannot be reached, or refuses.
+        :raises SchemaError: the tables are missing; run ``pgsched migrate``.
+        """
+        return self._insert([self._new_task(args, kwargs)])[0]
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """:meth:`enqueue` for coroutines; ``connection`` is an AsyncConnection."""
+        return (await self._insert_async([self._new_task(args, kwargs)]))[0]
+
+    def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Insert one task per mapping of keyword arguments, all or none, and return their ids in order.
+
+        :raises UsageError, DatabaseError, SchemaError: as for :meth:`enqueue`; nothing is inserted.
+        """
+        return self._insert(self._new_tasks(arguments))
+
+    async def enqueue_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[int]:
+        """:meth:`enqueue_many` for coroutines; ``connection`` is an AsyncConnection."""
+        return await self._insert_async(self._new_tasks(arguments))
+
+    def _new_task(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewTask:
+        try:
+            payload = check_payload(self._task.bind(args, kwargs))
+        except UsageError as error:
+            raise UsageError(f"task {self._task.name}: {error}") from None
+        return self._options.new_task(self._task.type, payload)
+
+    def _new_tasks(self, arguments: Iterable[Mapping[str, Any]]) -> list[NewTask]:
+        if self._options.unique_key is not None:
+            raise UsageError(f"task {self._task.name}: unique_key is for one task; enqueue_many makes several")
+        return [self._new_task((), kwargs) for kwargs in arguments]
+
+    def _insert(self, tasks: list[NewTask]) -> list[int]:
+        connection = self._options.connection
+        if not tasks:
+            return []
+        if connection is None:
+            return self._task.app.producer.insert(tasks)
+        if _is_async(connection):
+            raise UsageError(f"task {self._task.name}: connection is an AsyncConnection; use the _async form")
+        from pgsched.store.enqueue import insert
+
+        return insert(connection, tasks)
+
+    async def _insert_async(self, tasks: list[NewTask]) -> list[int]:
+        connection = self._options.connection
+        if not tasks:
+            return []
+        if connection is None:
+            import asyncio
+
+            # An async connection belongs to one loop; the App's own one serves all loops and threads.
+            return await asyncio.to_thread(self._task.app.producer.insert, tasks)
+        if not _is_async(connection):
+            raise UsageError(
+                f"task {self._task.name}: connection is not an AsyncConnection; use the form without _async"
+            )
+        from pgsched.store.enqueue import insert_async
+
+        return await insert_async(connection, tasks)
+
+
+def _is_async(connection: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(connection, "execute", None))
+
+
+def _embedded_dsn() -> str:
+    """Join the embedded server. Loaded by name: what a user imports has no part in how servers are run."""
+    return str(importlib.import_module("pgsched.ops.embedded").start().dsn)
 
 
 def _task_type(
@@ -176,7 +303,7 @@ def _task_type(
     if name is None:
         name = getattr(function, "__name__", "")
         if not name or name == "<lambda>":
-            raise UsageError(f"{_place(function)} has no name of its own: give it name=...")
+            raise UsageError(f"{place(function)} has no name of its own: give it name=...")
     who = f"task {name}:"
     check_name("task name", name)
     check_name(f"{who} queue", queue)
@@ -195,37 +322,3 @@ def _task_type(
         memory=None if memory is None else parse_bytes(memory, f"{who} memory", 1 << 20, 1 << 50),
         retry=retry or Retry(),
     )
-
-
-def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
-    if not callable(function):
-        raise UsageError(f"task {name}: {function!r} is not a function")
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        raise UsageError(f"task {name}: {function!r} does not tell its parameters; wrap it in a function") from None
-    for parameter in signature.parameters.values():
-        if parameter.kind is _Parameter.VAR_POSITIONAL:
-            _refuse(name, function, f"*{parameter.name}")
-        if parameter.kind is _Parameter.POSITIONAL_ONLY:
-            _refuse(name, function, f"the positional-only {parameter.name!r}")
-    return signature
-
-
-def _refuse(name: str, function: Callable[..., Any], what: str) -> NoReturn:
-    raise UsageError(
-        f"task {name}: {_place(function)} takes {what}, "
-        "but a task's arguments are stored as a JSON object and passed by keyword"
-    )
-
-
-def _place(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _json_kind(value: object) -> str:
-    if value is None:
-        return "null"
-    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
-    return kinds.get(type(value), "an object")

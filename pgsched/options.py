@@ -3,7 +3,7 @@
 Checked at the call that gives them. Pure; used by ``app`` and ``cli``.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,10 +47,6 @@ class Options:
             parse_number(self.max_retries, "max_retries", 0, 2**31 - 1)
         self._delay()
         self._timeout()
-
-    def with_(self, changes: dict[str, Any]) -> "Options":
-        """The same options but for these."""
-        return replace(self, **changes)
 
     def new_task(self, task_type: TaskType, payload: str) -> NewTask:
         """Put together the row of one task."""
