@@ -1,0 +1,131 @@
+"""Reads the metrics files of the supervisor and its slots into one set of series, whatever state they are in.
+
+A file that cannot be read is left out and reported once; it costs no scrape. Files of processes that the tasks
+started themselves are named by their process number: when such a process is gone, they are added to one
+file, so that their number does not grow. Runs in a thread of the parent, never in its loop.
+"""
+
+import contextlib
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import prometheus_client.mmap_dict
+from prometheus_client import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+_NAME = re.compile(
+    r"(?P<type>counter|summary|histogram|gauge_(?:live)?(?:all|min|max|sum|mostrecent))_(?P<identity>[^_]+)\.db"
+)
+ENDED = "ended"
+"""Identity of the file that takes over the counts of processes that are gone."""
+
+RACES = 3
+"""How often one scrape may meet a file that disappears while it is read."""
+
+Report = Callable[[str, str], None]
+"""Receives the name of a file or a metric, and what is wrong with it."""
+
+
+class DirectoryCollector(Collector):
+    """prometheus_client's multiprocess collector, for files that may be broken.
+
+    :param report: called once for each thing that had to be left out.
+    """
+
+    def __init__(self, directory: Path, report: Report) -> None:
+        self._directory = directory
+        self._report = report
+        self._broken: dict[str, tuple[int, int, int]] = {}
+        # A scrape must not see a file and its sum in the file of ended processes both, or neither.
+        self._lock = threading.Lock()
+
+    def collect(self) -> Iterable[Metric]:
+        """Merge all files that can be read."""
+        with self._lock:
+            files = self._files()
+            for _ in range(RACES):
+                try:
+                    return _merge(files)
+                except Exception:
+                    # One is broken, or a new worker has just removed its predecessor's gauges.
+                    files = [path for path in files if self._readable(path)]
+            return _merge(files)
+
+    def tidy(self) -> None:
+        """Add up the files of processes that are gone."""
+        with self._lock:
+            for path in self._files():
+                match = _NAME.fullmatch(os.path.basename(path))
+                if match is None or not match["identity"].isdecimal() or _alive(int(match["identity"])):
+                    continue
+                if not match["type"].startswith("gauge"):
+                    if not self._readable(path):
+                        continue
+                    _add_up(path, str(self._directory / f"{match['type']}_{ENDED}.db"))
+                os.unlink(path)
+
+    def _files(self) -> list[str]:
+        """The paths of what looks like a metrics file and is not known to be broken."""
+        files = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                if not entry.name.endswith(".db"):
+                    continue
+                if _NAME.fullmatch(entry.name) is None:
+                    self._leave_out(entry.path, "is not named like a metrics file")
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    # A FIFO would block whoever opens it.
+                    if not stat.S_ISREG(entry.stat().st_mode):
+                        self._leave_out(entry.path, "is not a regular file")
+                    elif self._broken.get(entry.path) != _version(entry.path):
+                        files.append(entry.path)
+        return files
+
+    def _readable(self, path: str) -> bool:
+        try:
+            _merge([path])
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            self._leave_out(path, f"cannot be read: {type(error).__name__}: {error}")
+            return False
+        return True
+
+    def _leave_out(self, path: str, reason: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            version = _version(path)
+            if self._broken.get(path) is None:
+                self._report(os.path.basename(path), reason)
+            self._broken[path] = version
+
+
+def _version(path: str) -> tuple[int, int, int]:
+    """Changes when a file is replaced or repaired; writes into a mapping need not show."""
+    status = os.stat(path, follow_symlinks=False)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _merge(paths: list[str]) -> list[Metric]:
+    merge: Any = MultiProcessCollector.merge
+    return list(merge(paths))
+
+
+def _add_up(source: str, target: str) -> None:
+    mapped: Any = prometheus_client.mmap_dict.MmapedDict
+    ended = mapped(target)
+    try:
+        for key, value, _, _ in mapped.read_all_values_from_file(source):
+            ended.write_value(key, ended.read_value(key)[0] + value, 0.0)
+    finally:
+        ended.close()
+
+
+def _alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")

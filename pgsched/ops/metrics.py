@@ -1,0 +1,221 @@
+"""The supervisor's metrics: one call for each thing that happens, a few writes for a batch of hundreds.
+
+prometheus_client in multiprocess mode, with the identity "supervisor". Counts of what was written to the table are
+exact and made here, from accepted settles: ``pgsched_settled_total`` equals the rows, ``pgsched_failures_total`` the
+rows of ``pgsched_failures``, whoever was killed in between. The histograms of single attempts are the workers'
+(``recorder``), except for attempts that took their worker along.
+
+Import it only after ``make_directory``. Runs in the parent's loop; nothing here blocks.
+"""
+
+import time
+from collections import Counter as Count
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from prometheus_client import Counter, Gauge, Histogram, values
+
+from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
+from pgsched.ops.directory import reserve
+from pgsched.ops.recorder import Recorder, recorder_path
+
+IDENTITY = "supervisor"
+UNKNOWN = "(unknown)"
+"""Label for task types that no module of ours registers: rows may hold any number of them."""
+OTHER = "(other)"
+MOST_QUEUES = 200
+"""Queues with a series of their own; rows may name any number of them."""
+
+QUICK = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Bucket bounds in seconds for statements, which take less than a millisecond when all is well."""
+
+_STATUS = {
+    OutcomeKind.CRASHED: "failed",
+    OutcomeKind.TIMED_OUT: "failed",
+    OutcomeKind.OVER_MEMORY: "failed",
+    OutcomeKind.CANCELLED: "cancelled",
+    OutcomeKind.INTERRUPTED: "interrupted",
+}
+"""The status of an attempt that can end with its worker."""
+_FAILING = (VerdictKind.RETRY, VerdictKind.FAILED)
+
+Child = TypeVar("Child", Counter, Gauge)
+
+
+class _Children(dict[tuple[str, ...], Child], Generic[Child]):
+    """The labelled children of a metric: looking one up in prometheus_client costs as much as counting."""
+
+    def __init__(self, metric: Child) -> None:
+        super().__init__()
+        self._metric: Child = metric
+
+    def __missing__(self, labels: tuple[str, ...]) -> Child:
+        child: Child = self._metric.labels(*labels) if labels else self._metric
+        self[labels] = child
+        return child
+
+
+class Metrics:
+    """All metrics of one supervisor.
+
+    :param directory: of this supervisor alone, empty.
+    :raises OSError: there is no room for its files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        for kind in ("counter", "histogram", "gauge_mostrecent"):
+            reserve(directory / f"{kind}_{IDENTITY}.db")
+        multiprocess: Any = values
+        multiprocess.ValueClass = multiprocess.MultiProcessValue(lambda: IDENTITY)
+        self._recorder = Recorder(recorder_path(directory, IDENTITY))
+        self._known: set[str] = set()
+        self._queues: set[str] = set()
+        self._define_counters()
+        self._define_gauges()
+        self._claim_seconds = Histogram(
+            "pgsched_claim_duration_seconds",
+            "Round trip of an exchange that claimed.",
+            buckets=QUICK,
+            registry=None,
+        )
+        self._settle_seconds = Histogram(
+            "pgsched_settle_duration_seconds",
+            "Round trip of an exchange that settled.",
+            buckets=QUICK,
+            registry=None,
+        )
+
+    def _define_counters(self) -> None:
+        attempts = _counter(
+            "scheduler_lock_attempts_total", "Total number of advisory lock attempts and their results.", "result"
+        )
+        self._acquired = attempts["acquired",]
+        self._skipped = attempts["skipped",]
+        self._failed = attempts["failed",]
+        self._claimed = _counter("pgsched_claimed_total", "Tasks claimed.", "task_type")
+        self._settled = _counter(
+            "pgsched_settled_total", "Verdicts written to the table: equal to its rows.", "task_type", "verdict"
+        )
+        self._failures = _counter(
+            "pgsched_failures_total", "Failed attempts: equal to the rows of pgsched_failures.", "task_type", "outcome"
+        )
+        self._discarded = _counter(
+            "pgsched_discarded_total",
+            "Attempts that ended when the claim was no longer ours: cancelled, or the lease was lost.",
+            "task_type",
+            "outcome",
+        )
+        self._restarts = _counter("pgsched_worker_restarts_total", "Workers that were replaced.", "reason")
+        self._fenced = _counter("pgsched_fenced_total", "Verdicts that were too late and changed no row.")[()]
+        self._reaped = _counter("pgsched_reaped_total", "Claims taken over from dead supervisors.")[()]
+        self._outages = _counter("pgsched_database_outages_total", "Times that the database went away.")[()]
+
+    def _define_gauges(self) -> None:
+        self._gauges = {
+            "active_workers": _gauge(
+                "scheduler_active_workers", "Number of concurrent workers currently running tasks."
+            ),
+            "backlog": _gauge("pgsched_backlog", "Claimed tasks that wait in the supervisor for a slot."),
+            "slots": _gauge("pgsched_slots", "Slots by state.", "state"),
+            "lease_remaining_seconds": _gauge(
+                "pgsched_lease_remaining_seconds", "How long the supervisor may still trust its lease."
+            ),
+            "queue_depth": _gauge("pgsched_queue_depth", "Tasks in the table, all supervisors'.", "queue", "state"),
+            "oldest_due_seconds": _gauge(
+                "pgsched_oldest_due_seconds", "How long the oldest due task of a queue has been due.", "queue"
+            ),
+            "reaper_last_success_timestamp_seconds": _gauge(
+                "pgsched_reaper_last_success_timestamp_seconds", "When the reaper last finished a turn, Unix time."
+            ),
+        }
+        self.sampled("active_workers", 0)
+
+    def know(self, task_types: Iterable[str]) -> None:
+        """Give these task types series of their own, from zero on; all others share one."""
+        for task_type in task_types:
+            self._known.add(task_type)
+            self._claimed[task_type,]
+            for verdict in VerdictKind:
+                self._settled[task_type, verdict]
+
+    def claimed(self, claims: Sequence[Claim], *, skipped: int, failed: int, seconds: float) -> None:
+        """One claim statement answered: rows taken, advisory locks refused, attempts that failed."""
+        self._claim_seconds.observe(seconds)
+        if claims:
+            self._acquired.inc(len(claims))
+        if skipped:
+            self._skipped.inc(skipped)
+        if failed:
+            self._failed.inc(failed)
+        for task_type, count in Count([claim.task_type for claim in claims]).items():
+            self._claimed[self._type(task_type),].inc(count)
+
+    def settled(self, verdicts: Sequence[Verdict], *, fenced: int, seconds: float) -> None:
+        """One settle answered.
+
+        :param verdicts: those that were accepted.
+        :param fenced: how many others changed no row.
+        """
+        self._settle_seconds.observe(seconds)
+        if fenced:
+            self._fenced.inc(fenced)
+        kinds = Count([(verdict.claim.task_type, verdict.kind, verdict.outcome) for verdict in verdicts])
+        for (task_type, kind, outcome), count in kinds.items():
+            known = self._type(task_type)
+            self._settled[known, kind].inc(count)
+            if kind in _FAILING:
+                self._failures[known, outcome].inc(count)
+
+    def outcome(self, claim: Claim, outcome: Outcome, verdict: Verdict | None) -> None:
+        """An attempt ended; None means that the row is not ours any more."""
+        kind = outcome.kind
+        if verdict is None:
+            self._discarded[self._type(claim.task_type), kind].inc()
+        failure = outcome.failure
+        if failure is not None and kind in _STATUS and (failure.signal is not None or failure.exit_code is not None):
+            self._recorder.died(self._type(claim.task_type), _STATUS[kind], outcome.seconds)
+
+    def reaped(self, claims: Sequence[Claim]) -> None:
+        """The reaper finished a statement, with or without claims to take over."""
+        if claims:
+            self._reaped.inc(len(claims))
+        self.sampled("reaper_last_success_timestamp_seconds", time.time())
+
+    def restarted(self, reason: str) -> None:
+        """A worker was replaced.
+
+        :param reason: one of a closed set; it becomes a label.
+        """
+        self._restarts[reason,].inc()
+
+    def database_lost(self) -> None:
+        """The database went away; to be called once an outage."""
+        self._outages.inc()
+
+    def sampled(self, name: str, value: float, **labels: str) -> None:
+        """A gauge's new value; a name that has no gauge is ignored."""
+        gauge = self._gauges.get(name)
+        if gauge is not None:
+            if "queue" in labels:
+                labels["queue"] = self._queue(labels["queue"])
+            gauge[tuple(labels.values())].set(value)
+
+    def _type(self, task_type: str) -> str:
+        return task_type if task_type in self._known else UNKNOWN
+
+    def _queue(self, queue: str) -> str:
+        if queue not in self._queues:
+            if len(self._queues) >= MOST_QUEUES:
+                return OTHER
+            self._queues.add(queue)
+        return queue
+
+
+def _counter(name: str, text: str, *labels: str) -> _Children[Counter]:
+    return _Children(Counter(name, text, labels, registry=None))
+
+
+def _gauge(name: str, text: str, *labels: str) -> _Children[Gauge]:
+    # Only the supervisor has gauges; this mode shows them without a label for the process.
+    return _Children(Gauge(name, text, labels, registry=None, multiprocess_mode="mostrecent"))
