@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class Cluster:
         :raises UsageError: names both versions.
         """
         found = (self.data / "PG_VERSION").read_text().strip()
-        ours = self.run("postgres", "-V").split()[2].split(".")[0]
+        ours = self._run("postgres", "-V").split()[2].split(".")[0]
         if found != ours:
             raise UsageError(
                 f"{self.data} was made by PostgreSQL {found}, and the embedded server is PostgreSQL {ours}: "
@@ -87,14 +87,14 @@ class Cluster:
         if self.owner is not None:
             os.chown(unfinished, self.owner.uid, self.owner.gid)
         settings = [option for name, value in DEFAULTS.items() for option in ("-c", f"{name}={value}")]
-        self.run(
+        self._run(
             "initdb",
             *("-D", str(unfinished), "-U", SUPERUSER, "--auth-local=trust", "--auth-host=reject"),
             *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
             *("--no-sync", "--no-instructions", *settings),
         )
         # One pass at the end costs a quarter of what initdb's own syncing does, and is as safe before the rename.
-        self.run("initdb", "-D", str(unfinished), "--sync-only")
+        self._run("initdb", "-D", str(unfinished), "--sync-only")
         unfinished.rename(self.data)
         directory = os.open(self.data.parent, os.O_RDONLY)
         try:
@@ -115,7 +115,7 @@ class Cluster:
         options = [f"-c {shlex.quote(f'{name}={value}')}" for name, value in {**fixed, **settings}.items()]
         arguments = ("-w", "-t", str(round(timeout)), "-l", str(self.log), "-o", " ".join(options))
         try:
-            self.run("pg_ctl", "start", "-D", str(self.data), *arguments, timeout=timeout + 10)
+            self._run("pg_ctl", "start", "-D", str(self.data), *arguments, timeout=timeout + 10)
         except DatabaseError as error:
             reason = self._last_complaint(offset) or str(error)
             raise DatabaseError(f"the embedded server did not start: {reason} (log: {self.log})") from None
@@ -126,7 +126,12 @@ class Cluster:
         :raises DatabaseError: it still runs after `timeout` seconds.
         """
         arguments = ("stop", "-D", str(self.data), "-m", "fast", "-w", "-t", str(round(timeout)))
-        self.run("pg_ctl", *arguments, timeout=timeout + 10)
+        try:
+            self._run("pg_ctl", *arguments, timeout=timeout + 10)
+        except DatabaseError:
+            # pg_ctl also complains about a server that has died by itself just now.
+            if self.endpoint() is not None:
+                raise
 
     def endpoint(self) -> Endpoint | None:
         """The live server of this directory, or None.
@@ -172,44 +177,8 @@ class Cluster:
             pass
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
-    def run(self, program: str, *arguments: str, timeout: float = 60) -> str:
-        """Run one of the binaries as the owner, and return what it printed.
-
-        :raises DatabaseError: it failed, or took longer than `timeout` seconds.
-        """
-        # Nothing of the caller's environment: PGPORT, PGOPTIONS and the like would change what the server does, and
-        # secrets have no business in a process of another user.
-        environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
-        if zone := os.environ.get("TZ"):
-            environment["TZ"] = zone
-        try:
-            done = subprocess.run(
-                [str(self.binaries / program), *arguments],
-                cwd="/",
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                # A session of its own, so that a second Ctrl-C cannot cut the orderly stop short.
-                start_new_session=True,
-                user=self.owner.uid if self.owner else None,
-                group=self.owner.gid if self.owner else None,
-                extra_groups=[] if self.owner else None,
-                umask=0o077,
-                timeout=timeout,
-                text=True,
-                errors="replace",
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise DatabaseError(f"{program} did not end within {timeout:.0f} s") from None
-        except OSError as error:
-            raise DatabaseError(f"{program} cannot be run: {error.strerror}") from None
-        if done.returncode != 0:
-            lines = [line for line in done.stdout.splitlines() if "error" in line.lower() or "could not" in line]
-            complaint = lines[0] if lines else done.stdout.strip() or f"exit code {done.returncode}"
-            raise DatabaseError(f"{program} failed: {' '.join(complaint.split())}")
-        return done.stdout
+    def _run(self, program: str, *arguments: str, timeout: float = 60) -> str:
+        return run_as(self.owner, [str(self.binaries / program), *arguments], timeout)
 
     def _noted(self) -> Endpoint | None:
         try:
@@ -235,3 +204,45 @@ class Cluster:
             return None
         complaints = [line for line in lines if "FATAL:" in line or "PANIC:" in line]
         return " ".join(complaints[-1].split("]", 1)[-1].split()) if complaints else None
+
+
+def run_as(user: Owner | None, command: Sequence[str], timeout: float) -> str:
+    """Run a program to its end, and return what it printed.
+
+    :param user: None: the user of this process.
+    :raises DatabaseError: it cannot be run, failed, or took longer than `timeout` seconds.
+    """
+    program = Path(command[0]).name
+    # Nothing of the caller's environment: PGPORT, PGOPTIONS and the like would change what the server does, and
+    # secrets have no business in a process of another user.
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    if zone := os.environ.get("TZ"):
+        environment["TZ"] = zone
+    try:
+        done = subprocess.run(
+            command,
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # A session of its own, so that a second Ctrl-C cannot cut the orderly stop short.
+            start_new_session=True,
+            user=user.uid if user else None,
+            group=user.gid if user else None,
+            extra_groups=[] if user else None,
+            umask=0o077,
+            timeout=timeout,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DatabaseError(f"{program} did not end within {timeout:.0f} s") from None
+    except OSError as error:
+        raise DatabaseError(f"{program} cannot be run: {error.strerror}") from None
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.splitlines() if "error" in line.lower() or "could not" in line]
+        complaint = lines[0] if lines else done.stdout.strip() or f"exit code {done.returncode}"
+        raise DatabaseError(f"{program} failed: {' '.join(complaint.split())}")
+    return done.stdout

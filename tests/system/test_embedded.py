@@ -1,0 +1,358 @@
+"""The embedded server: real servers in directories of their own, real kills, other processes as other users."""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+import pytest
+
+from pgsched.errors import DatabaseError, UsageError
+from pgsched.ops import embedded, wheel
+from pgsched.ops.embedded import Handle
+from tests.support import ROOT, eventually, gone, process
+
+ORDINARY = 65534
+
+USE = """
+import sys
+from pathlib import Path
+from pgsched.ops import embedded
+handle = embedded.start(Path(sys.argv[1]))
+print("started" if handle.started else "joined", flush=True)
+sys.stdin.readline()
+handle.close()
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory for the server: short enough for a socket, and open to the user that root's server runs as."""
+    parent = Path(tempfile.mkdtemp(prefix="pgsched-"))
+    parent.chmod(0o711)
+    yield parent / "server"
+    shutil.rmtree(parent)
+
+
+class User:
+    """Another process that uses the server until it is told to leave."""
+
+    def __init__(self, place: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", USE, str(place)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def said(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def leave(self) -> None:
+        self.process.communicate("\n", timeout=30)
+        assert self.process.returncode == 0
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+class Done(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+
+
+def as_ordinary_user(arguments: list[str], **environment: str) -> Done:
+    """Run a program as a user who is neither root nor the one whom root's server runs as."""
+    try:
+        done = subprocess.run(
+            arguments,
+            cwd="/",
+            user=ORDINARY,
+            group=ORDINARY,
+            extra_groups=[],
+            env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except PermissionError as error:
+        return Done(126, "", str(error))
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def copy_wheel(target: Path) -> None:
+    spec = importlib.util.find_spec(wheel.WHEEL)
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    for name in (wheel.WHEEL, f"{wheel.WHEEL}.libs"):
+        shutil.copytree(package.parent / name, target / name, symlinks=True)
+
+
+def ask(handle: Handle, query: str) -> object:
+    with psycopg.connect(handle.dsn, connect_timeout=10) as connection:
+        cursor = connection.execute(query.encode())
+        row = cursor.fetchone() if cursor.description else None
+    return row and row[0]
+
+
+def pid_of(handle: Handle) -> int:
+    return int((handle.directory / "data/postmaster.pid").read_text().split()[0])
+
+
+def stopped(handle: Handle) -> bool:
+    return not (handle.directory / "data/postmaster.pid").exists()
+
+
+def test_a_new_server_is_durable_private_and_without_tcp(place: Path) -> None:
+    with embedded.start(place) as handle:
+        assert handle.started
+        assert str(ask(handle, "SHOW server_version")).startswith("18.")
+        assert ask(handle, "SHOW fsync") == ask(handle, "SHOW synchronous_commit") == "on"
+        assert ask(handle, "SHOW full_page_writes") == "on"
+        assert ask(handle, "SHOW server_encoding") == "UTF8"
+        assert ask(handle, "SELECT 'ß' ~ '^\\w$' AND upper('é') = 'É'") is True
+        assert ask(handle, "SHOW listen_addresses") == ""
+        assert (place / "run").stat().st_mode & 0o077 == 0
+        assert (place / "data").stat().st_mode & 0o077 == 0
+    assert stopped(handle)
+
+
+def test_data_outlives_the_server(place: Path) -> None:
+    with embedded.start(place) as handle:
+        ask(handle, "CREATE TABLE kept AS SELECT 7 AS n")
+    with embedded.start(place) as handle:
+        assert handle.started
+        assert ask(handle, "SELECT n FROM kept") == 7
+
+
+def test_a_user_can_change_the_defaults_in_the_configuration_file(place: Path) -> None:
+    embedded.start(place).close()
+    with (place / "data/postgresql.conf").open("a") as file:
+        file.write("autovacuum_naptime = 17s\n")
+    with embedded.start(place) as handle:
+        assert ask(handle, "SHOW autovacuum_naptime") == "17s"
+
+
+def test_the_last_of_several_handles_stops_the_server(place: Path) -> None:
+    first = embedded.start(place)
+    second = embedded.start(place)
+    assert (first.started, second.started) == (True, False)
+    assert first.dsn == second.dsn
+    first.close()
+    first.close()
+    assert ask(second, "SELECT 1") == 1
+    second.close()
+    assert stopped(second)
+
+
+def test_processes_share_the_server_and_the_last_one_stops_it(place: Path) -> None:
+    other = User(place)
+    assert other.said() == "started"
+    handle = embedded.start(place)
+    assert not handle.started
+    other.leave()
+    assert ask(handle, "SELECT 1") == 1
+    handle.close()
+    assert stopped(handle)
+
+
+def test_a_killed_user_leaves_the_server_up_and_the_next_one_takes_it_over(place: Path) -> None:
+    other = User(place)
+    assert other.said() == "started"
+    other.kill()
+    with embedded.start(place) as handle:
+        assert not handle.started
+        assert ask(handle, "SELECT 1") == 1
+    assert stopped(handle)
+
+
+def test_of_processes_that_race_for_a_new_directory_one_starts_the_server(place: Path) -> None:
+    users = [User(place) for _ in range(4)]
+    assert sorted(user.said() for user in users) == ["joined", "joined", "joined", "started"]
+    pids = {int((place / "data/postmaster.pid").read_text().split()[0])}
+    for user in users:
+        user.leave()
+    assert not (place / "data/postmaster.pid").exists()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_program_that_was_started_meanwhile_does_not_keep_the_server(place: Path) -> None:
+    handle = embedded.start(place)
+    with subprocess.Popen(["sleep", "60"], close_fds=False) as sleeper:
+        handle.close()
+        assert stopped(handle)
+        sleeper.kill()
+
+
+def test_a_forked_process_does_not_close_its_parents_handle(place: Path) -> None:
+    with embedded.start(place) as handle:
+        pid = os.fork()
+        if pid == 0:
+            handle.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert ask(handle, "SELECT 1") == 1
+
+
+def test_the_server_does_not_hear_a_terminals_interrupt(place: Path) -> None:
+    with embedded.start(place) as handle:
+        server = process(pid_of(handle))
+        assert server is not None
+        assert server.session not in (os.getsid(0), 0)
+
+
+def test_a_killed_server_is_started_again_beside_its_users(place: Path) -> None:
+    first = embedded.start(place)
+    ask(first, "CREATE TABLE kept AS SELECT 7 AS n")
+    os.kill(pid_of(first), signal.SIGKILL)
+    second = embedded.start(place)
+    assert second.started
+    assert ask(first, "SELECT n FROM kept") == 7
+    second.close()
+    assert ask(first, "SELECT 1") == 1
+    first.close()
+    assert stopped(first)
+
+
+def test_a_stale_pid_file_whose_pid_belongs_to_somebody_else_now(place: Path) -> None:
+    handle = embedded.start(place)
+    pid_file = place / "data/postmaster.pid"
+    left = pid_file.read_text()
+    os.kill(pid_of(handle), signal.SIGKILL)
+    handle.close()
+    owner = wheel.owner()
+    stranger = subprocess.Popen(["sleep", "60"], user=owner.uid if owner else None, cwd="/")
+    try:
+        eventually(lambda: not pid_file.exists() or gone(int(left.split()[0])))
+        pid_file.write_text(left.replace(left.split()[0], str(stranger.pid), 1))
+        with embedded.start(place) as handle:
+            assert handle.started
+            assert ask(handle, "SELECT 1") == 1
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_an_unfinished_data_directory_is_made_anew(place: Path) -> None:
+    (place / "data.new/base").mkdir(parents=True)
+    with embedded.start(place) as handle:
+        assert ask(handle, "SELECT 1") == 1
+
+
+def test_data_of_another_major_version_is_refused(place: Path) -> None:
+    embedded.start(place).close()
+    (place / "data/PG_VERSION").write_text("16\n")
+    with pytest.raises(UsageError, match=r"made by PostgreSQL 16, .* is PostgreSQL 18: .*PGSCHED_DATA_DIR"):
+        embedded.start(place)
+
+
+def test_a_setting_that_the_server_refuses_is_reported_in_its_own_words(place: Path) -> None:
+    with pytest.raises(DatabaseError, match=r"did not start: .*shared_buffers") as caught:
+        embedded.start(place, settings={"shared_buffers": "none"})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_in_use_on_another_host_is_refused(place: Path) -> None:
+    other = User(place)
+    other.said()
+    # As seen from a second host: the lock is held, the boot is not ours, and no server answers on this machine.
+    server = int((place / "data/postmaster.pid").read_text().split()[0])
+    os.kill(server, signal.SIGKILL)
+    eventually(lambda: gone(server))
+    (place / "boot").write_text("11111111-2222-3333-4444-555555555555\n")
+    with pytest.raises(UsageError, match="in use on another host"):
+        embedded.start(place)
+    other.kill()
+    embedded.start(place).close()
+
+
+@pytest.mark.parametrize("name", ["x" * 120, "with space, comma and 'quotes'"])
+def test_a_path_that_no_socket_can_have_gets_a_short_directory(place: Path, name: str) -> None:
+    with embedded.start(place / name) as handle:
+        directory = Path(str(psycopg.conninfo.conninfo_to_dict(handle.dsn)["host"]))
+        assert directory.parent == Path(tempfile.gettempdir()) or len(str(directory)) < 80
+        assert directory.stat().st_mode & 0o077 == 0
+        assert ask(handle, "SELECT 1") == 1
+        with embedded.start(place / name) as second:
+            assert second.dsn == handle.dsn
+    assert not directory.exists()
+
+
+def test_the_wheel_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "WHEEL", "no_such_wheel")
+    with pytest.raises(UsageError, match=r"pip install 'pgsched\[embedded\]', or give --dsn or PGSCHED_DSN"):
+        embedded.start(place)
+
+
+def test_a_directory_that_others_may_write_to_is_refused(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(UsageError, match="only he may write there"):
+        embedded.start(place)
+
+
+def test_a_directory_that_cannot_be_made_is_named(place: Path) -> None:
+    place.write_text("a file")
+    with pytest.raises(UsageError, match=rf"{re.escape(str(place))}/below cannot be used .*PGSCHED_DATA_DIR"):
+        embedded.start(place / "below")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+class TestAsRoot:
+    def test_the_server_runs_as_another_user_and_keeps_others_out(self, place: Path) -> None:
+        with embedded.start(place) as handle:
+            server = Path(f"/proc/{pid_of(handle)}").stat().st_uid
+            assert server != 0
+            found = as_ordinary_user(["ls", str(place / "run")])
+            assert "denied" in found.stderr
+
+    def test_programs_are_copied_where_the_servers_user_cannot_reach_them(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed = place.parent / "closed"
+        copy_wheel(closed)
+        closed.chmod(0o700)
+        found = importlib.util.spec_from_file_location(wheel.WHEEL, closed / wheel.WHEEL / "__init__.py")
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
+        with embedded.start(place) as handle:
+            assert Path(f"/proc/{pid_of(handle)}/exe").resolve().is_relative_to(place)
+            assert ask(handle, "SELECT 1") == 1
+        assert closed.stat().st_mode & 0o777 == 0o700
+        with embedded.start(place) as handle:
+            assert ask(handle, "SELECT 1") == 1
+
+    def test_a_directory_that_the_servers_user_cannot_enter_is_refused(self, place: Path) -> None:
+        place.parent.chmod(0o700)
+        with pytest.raises(UsageError, match="cannot enter"):
+            embedded.start(place)
+        assert place.parent.stat().st_mode & 0o777 == 0o700
+
+    def test_an_ordinary_user_has_a_server_of_his_own(self, place: Path) -> None:
+        interpreters = (sys.executable, "/usr/bin/python3")
+        found = [path for path in interpreters if as_ordinary_user([path, "-c", "import enum; enum.StrEnum"]).code == 0]
+        if not found:
+            pytest.skip("an ordinary user cannot reach an interpreter of 3.11 or later")
+        source = place.parent / "source"
+        copy_wheel(source)
+        shutil.copytree(ROOT / "pgsched", source / "pgsched", ignore=shutil.ignore_patterns("__pycache__"))
+        (source / "use.py").write_text(USE.replace("Path(sys.argv[1])", ""))
+        place.mkdir()
+        os.chown(place, ORDINARY, ORDINARY)
+        program = [found[0], str(source / "use.py")]
+        assert as_ordinary_user(program, HOME=str(place)) == (0, "started\n", "")
+        assert (place / ".local/share/pgsched/data").stat().st_uid == ORDINARY
+        refused = as_ordinary_user(program, HOME="/proc/none")
+        assert refused.code == 1
+        assert "/proc/none/.local/share/pgsched cannot be used for the embedded server" in refused.stderr
