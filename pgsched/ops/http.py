@@ -2,7 +2,7 @@
 
 One request a connection, a bound on everything a client can make it keep: header bytes, seconds, connections. It
 serves whoever can reach the address, without a password, so the default address is local. Runs in the parent's
-loop; pages are built elsewhere.
+loop; what a scrape gets is built elsewhere.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from pgsched.errors import UsageError
+from pgsched.ops.exposition import Rendered
 from pgsched.ops.logs import emit
-from pgsched.ops.page import Rendered
 
 HEADER_LIMIT = 8 * 1024
 """Bytes of request line and headers together."""
 REQUEST_SECONDS = 5.0
-"""From the connection to the last byte of the answer, the time for building a page not counted."""
+"""From the connection to the last byte of the answer, the time for building it not counted."""
 MOST_CONNECTIONS = 32
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 64 * 1024
@@ -37,8 +37,8 @@ _TEXT = "text/plain; charset=utf-8"
 
 Health = Callable[[], tuple[bool, Mapping[str, object]]]
 """Says whether all is well, and the details; called in the loop, must return at once."""
-Pages = Callable[[str], Awaitable[Rendered]]
-"""Builds the metrics page for an ``Accept`` header."""
+Scrape = Callable[[str], Awaitable[Rendered]]
+"""Builds the answer to a scrape with this ``Accept`` header."""
 
 
 class _Refused(Exception):
@@ -59,10 +59,10 @@ class MetricsServer:
     :param port: 0 for any that is free.
     """
 
-    def __init__(self, host: str, port: int, *, pages: Pages, health: Health) -> None:
+    def __init__(self, host: str, port: int, *, scrape: Scrape, health: Health) -> None:
         self._host = host
         self._port = port
-        self._pages = pages
+        self._scrape = scrape
         self._health = health
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -137,9 +137,9 @@ class MetricsServer:
         if request.path == "/healthz":
             return self._healthz()
         try:
-            content_type, body = await self._pages(request.accept)
+            content_type, body = await self._scrape(request.accept)
         except Exception as error:
-            emit("metrics_page_failed", logging.ERROR, error=error)
+            emit("scrape_failed", logging.ERROR, error=error)
             raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR) from None
         return HTTPStatus.OK, content_type, body
 

@@ -131,6 +131,13 @@ class Metrics:
         }
         self.sampled("active_workers", 0)
 
+    def close(self) -> None:
+        """Close the files; nothing can be counted any more."""
+        self._recorder.close()
+        close_all_files = getattr(values.ValueClass, "close_all_files", None)
+        if close_all_files is not None:
+            close_all_files()
+
     def know(self, task_types: Iterable[str]) -> None:
         """Give these task types series of their own, from zero on; all others share one."""
         for task_type in task_types:

@@ -115,6 +115,11 @@ class Recorder:
             self._doubles[series.total] += seconds
             self._doubles[series.buckets[bisect_left(EXECUTION.bounds, seconds)]] += 1.0
 
+    def close(self) -> None:
+        """Close the file; nothing can be noted any more."""
+        self._doubles.release()
+        self._store.close()
+
     def _prepare(self, task_type: str, status: str) -> bool:
         """Give a new task type or status its places; False when the file cannot grow."""
         try:

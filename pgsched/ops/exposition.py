@@ -1,7 +1,7 @@
-"""The metrics page: all files of the directory and the supervisor's own process, in the format a client asks for.
+"""What a scrape gets: all files of the directory and the supervisor's own process, in the format it asks for.
 
-However many clients ask, one page is built at a time, in a thread, and pauses between two pages leave the
-interpreter to the loop. No client gets a page that was begun before it asked. Runs in the parent.
+However many clients ask, one exposition is built at a time, in a thread, and pauses between two leave the interpreter
+to the loop. No client gets one that was begun before it asked. Runs in the parent.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from pgsched.ops.collector import DirectoryCollector, Report
 
 SHARE = 4.0
-"""A page is not begun sooner than this many times the last one's duration after that one's end: a fifth of the
-time at most goes into pages."""
+"""The next one is not begun sooner than this many times the last one's duration after that one's end: scrapes get a
+fifth of the time at most."""
 TIDY_INTERVAL = 10.0
 """Seconds between two looks for files of processes that are gone."""
 
@@ -25,14 +25,14 @@ Encoder = Callable[[Any], bytes]
 
 
 class Rendered(NamedTuple):
-    """A page as it goes over the wire."""
+    """What one scrape gets."""
 
     content_type: str
     body: bytes
 
 
-class Page:
-    """Builds pages on demand.
+class Exposition:
+    """Builds what scrapes get, on demand.
 
     :param report: called once for each file or metric that had to be left out.
     """
@@ -49,16 +49,16 @@ class Page:
         self._rest_until = 0.0
 
     async def get(self, accept: str) -> Rendered:
-        """A page that is as fresh as the request.
+        """The series as of now or later.
 
         :param accept: the request's ``Accept`` header, empty for none.
         """
         encoder, content_type = _negotiated(accept)
         building = self._begun_next.get(content_type)
         if building is None:
-            building = asyncio.create_task(self._build(encoder, content_type), name="metrics page")
+            building = asyncio.create_task(self._build(encoder, content_type), name="exposition")
             self._begun_next[content_type] = building
-        # A client that hangs up must not take the page away from the others.
+        # A client that hangs up must not take it away from the others.
         return await asyncio.shield(building)
 
     async def tidy_up(self) -> None:
@@ -73,7 +73,7 @@ class Page:
     async def _build(self, encoder: Encoder, content_type: str) -> Rendered:
         async with self._one_at_a_time:
             await asyncio.sleep(self._rest_until - time.monotonic())
-            # From here on a new request needs a newer page.
+            # From here on a new request needs a newer one.
             del self._begun_next[content_type]
             started = time.monotonic()
             body = await asyncio.to_thread(self.render, encoder)
@@ -82,7 +82,7 @@ class Page:
         return Rendered(content_type, body)
 
     def render(self, encoder: Encoder = generate_latest) -> bytes:
-        """Build a page now, in the caller's thread."""
+        """Build it now, in the caller's thread."""
         metrics = list(self._registry.collect())
         try:
             return encoder(_Collected(metrics))

@@ -1,0 +1,145 @@
+"""What the supervisor and its pool tell, turned into metrics and log lines: one event, one line, one count.
+
+The only place that knows both. A line a task is written for what went wrong, and for the rest only at DEBUG: at forty
+thousand tasks a second a line each would be all that the parent does; a summary a minute says how it goes.
+Runs in the parent's loop, returns at once and never raises.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
+from pgsched.ops.logs import emit
+from pgsched.ops.metrics import Metrics
+
+SUMMARY_INTERVAL = 60.0
+"""Seconds between two summaries."""
+
+_EVENTS = {
+    OutcomeKind.RETURNED: ("task_completed", logging.DEBUG),
+    OutcomeKind.RAISED: ("task_failed", logging.WARNING),
+    OutcomeKind.CRASHED: ("task_crashed", logging.WARNING),
+    OutcomeKind.TIMED_OUT: ("task_timed_out", logging.WARNING),
+    OutcomeKind.OVER_MEMORY: ("task_over_memory", logging.WARNING),
+    OutcomeKind.CANCELLED: ("task_cancelled", logging.INFO),
+    OutcomeKind.INTERRUPTED: ("task_interrupted", logging.INFO),
+    OutcomeKind.LOST: ("task_lost", logging.WARNING),
+}
+_SUMMED = {
+    VerdictKind.COMPLETED: "completed",
+    VerdictKind.FAILED: "failed",
+    VerdictKind.RETRY: "retried",
+    VerdictKind.RELEASED: "released",
+}
+_SHOWN = ("active_workers", "backlog")
+"""Gauges that a summary shows."""
+
+
+class Telemetry:
+    """Hears of everything that happens in one supervisor.
+
+    :param metrics: None to count nothing.
+    """
+
+    def __init__(self, metrics: Metrics | None) -> None:
+        self._metrics = metrics
+        self._debug = logging.getLogger("pgsched").isEnabledFor(logging.DEBUG)
+        self._sums: Counter[str] = Counter()
+        self._summed_since = time.monotonic()
+        self._gauges: dict[str, float] = {}
+
+    def claimed(self, claims: Sequence[Claim], *, skipped: int, failed: int, seconds: float) -> None:
+        """One claim statement answered: rows taken, advisory locks refused, attempts that failed."""
+        self._sums["claimed"] += len(claims)
+        if self._metrics is not None:
+            self._metrics.claimed(claims, skipped=skipped, failed=failed, seconds=seconds)
+
+    def settled(self, verdicts: Sequence[Verdict], *, fenced: int, seconds: float) -> None:
+        """One settle answered.
+
+        :param verdicts: those that were accepted.
+        :param fenced: how many others changed no row.
+        """
+        for kind, count in Counter([verdict.kind for verdict in verdicts]).items():
+            self._sums[_SUMMED[kind]] += count
+        if fenced:
+            self._sums["fenced"] += fenced
+            emit("fenced", logging.WARNING, verdicts=fenced)
+        if self._metrics is not None:
+            self._metrics.settled(verdicts, fenced=fenced, seconds=seconds)
+
+    def outcome(self, claim: Claim, outcome: Outcome, verdict: Verdict | None) -> None:
+        """An attempt ended; None means that the row is not ours any more and nothing is written."""
+        if outcome.kind is OutcomeKind.RETURNED and verdict is not None and not self._debug:
+            return
+        if self._metrics is not None:
+            self._metrics.outcome(claim, outcome, verdict)
+        event, level = _EVENTS[outcome.kind]
+        if outcome.kind is OutcomeKind.INTERRUPTED and outcome.pid is None:
+            # It never began: a drain gives back a whole backlog of these.
+            level = logging.DEBUG
+        failure = outcome.failure
+        emit(
+            event,
+            level,
+            task=claim.task_id,
+            type=claim.task_type,
+            attempt=claim.attempt,
+            slot=outcome.slot,
+            pid=outcome.pid,
+            seconds=outcome.seconds,
+            verdict="discarded" if verdict is None else verdict.kind.value,
+            retry_in=verdict.delay if verdict is not None and verdict.kind is VerdictKind.RETRY else None,
+            error=failure.error if failure is not None else None,
+        )
+
+    def reaped(self, claims: Sequence[Claim]) -> None:
+        """Claims of dead supervisors were taken over (also called with none: the reaper is alive)."""
+        if claims:
+            self._sums["reaped"] += len(claims)
+            emit("reaped", logging.WARNING, claims=len(claims))
+        if self._metrics is not None:
+            self._metrics.reaped(claims)
+
+    def sampled(self, name: str, value: float, **labels: str) -> None:
+        """A gauge's new value."""
+        if name in _SHOWN:
+            self._gauges[name] = value
+        if self._metrics is not None:
+            self._metrics.sampled(name, value, **labels)
+
+    def event(self, name: str, level: int, **fields: object) -> None:
+        """Anything else; ``level`` is one of :mod:`logging`'s."""
+        emit(name, level, **fields)
+        if self._metrics is None:
+            return
+        if name == "database_lost":
+            self._metrics.database_lost()
+        elif name == "worker_restarted":
+            self._metrics.restarted(str(fields.get("reason", "unknown")))
+
+    def pool_event(self, name: str, fields: Mapping[str, object]) -> None:
+        """What the pool tells."""
+        self.event(name, _POOL_LEVELS.get(name, logging.INFO), **fields)
+
+    def summarise(self) -> None:
+        """Write what was done since the last summary, unless nothing was."""
+        now = time.monotonic()
+        sums, self._sums = self._sums, Counter()
+        seconds = now - self._summed_since
+        self._summed_since = now
+        if any(sums.values()):
+            rate = sums["completed"] / seconds if seconds else 0.0
+            emit("summary", seconds=seconds, **{**sums, "completed_per_second": rate, **self._gauges})
+
+    async def run(self) -> None:
+        """Summarise every minute until cancelled."""
+        while True:
+            await asyncio.sleep(SUMMARY_INTERVAL)
+            self.summarise()
+
+
+_POOL_LEVELS: dict[str, int] = {}
