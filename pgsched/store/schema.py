@@ -1,0 +1,179 @@
+"""The schema's version: creates and updates the tables, and tells whether they fit this code.
+
+The schema is the sum of the files in ``migrations/``; ``pgsched_schema`` remembers which were applied. All of a
+migration is one transaction under an advisory lock, so it is safe twice, and from two hosts at once. Runs in the
+command line; a supervisor only asks `require_async`.
+"""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import IsolationLevel
+from psycopg.rows import namedtuple_row, scalar_row
+
+from pgsched.errors import SchemaError
+from pgsched.store import adopt
+from pgsched.store.connection import connect_sync
+from pgsched.store.refusals import refusals
+from pgsched.store.sql import load
+
+
+_DIRECTORY: Final = files("pgsched.store") / "migrations"
+
+
+def _migrations() -> Mapping[int, str]:
+    """The names of the migration files by version: 1, 2, ... without a gap."""
+    names = sorted(entry.name for entry in _DIRECTORY.iterdir())
+    found = {int(match[1]): name for name in names if (match := re.fullmatch(r"(\d{4})_\w+\.sql", name))}
+    if list(found) != list(range(1, len(found) + 1)):
+        raise SchemaError(f"this installation is broken: its migrations are {', '.join(names)}")
+    return found
+
+
+MIGRATIONS: Final = _migrations()
+LATEST: Final = len(MIGRATIONS)
+"""The version that this code needs."""
+
+
+class Found(NamedTuple):
+    """What the search_path of a session leads to; schema names are quoted where they must be."""
+
+    current_schema: str | None
+    """Where new tables would go; None when no schema of the path exists."""
+    versions_in: str | None
+    """The schema of ``pgsched_schema``."""
+    tasks_in: str | None
+    """The schema of ``scheduled_tasks``."""
+    tasks_kind: str | None
+    """Its ``relkind``: r for a plain table, p for a partitioned one."""
+    search_path: str
+
+
+def migrate(dsn: str, timeout: float = 10.0) -> list[str]:
+    """Create the tables, adopt the article's, or bring them to `LATEST`; in one transaction.
+
+    :param timeout: seconds to connect, and to wait for the lock on a table that is in use. The migration itself has no
+        time limit, nor has the wait for another host that migrates just now.
+    :return: what was done, as lines for a person.
+    :raises SchemaError: the schema is newer than this code, or there is a ``scheduled_tasks`` that cannot be adopted.
+        Nothing was changed.
+    :raises DatabaseError: the server cannot be reached, or refused.
+    """
+    with connect_sync(dsn, timeout=timeout, application_name="pgsched migrate") as conn, refusals("cannot migrate"):
+        # A role may have stricter defaults; the second of two hosts must see what the first has done.
+        conn.isolation_level = IsolationLevel.READ_COMMITTED
+        conn.read_only = False
+        with conn.transaction():
+            conn.execute(load("schema_limits"))
+            conn.execute(load("schema_lock"))
+            return _migrate(conn, timeout)
+
+
+def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
+    found = _find(conn)
+    schema = found.versions_in or found.tasks_in or found.current_schema
+    if schema is None:
+        raise SchemaError(
+            f"no schema of search_path {found.search_path} exists: create one, or set another search_path"
+        )
+    conn.execute(load("schema_path"), {"schema": schema, "lock_timeout_ms": round(timeout * 1000)})
+    found = _find(conn)
+    old = _version(conn) if found.versions_in else 0
+    if old > LATEST:
+        raise SchemaError(_newer(old))
+    if old == LATEST:
+        _demand_tasks(found, old)
+        return [f"schema {schema} is up to date (version {LATEST})"]
+    adoption = adopt.prepare(conn, timeout) if old == 0 and _must_adopt(found) else None
+    if not found.versions_in:
+        conn.execute(load("schema_create"))
+    lines = []
+    for version in range(old + 1, LATEST + 1):
+        conn.execute(_statements(version))
+        conn.execute(load("schema_applied"), {"version": version})
+        lines.append(f"applied {MIGRATIONS[version]} in schema {schema}")
+    return lines + (adopt.finish(conn, adoption) if adoption else [])
+
+
+def _must_adopt(found: Found) -> bool:
+    """Whether there is a plain table to adopt; refuses anything else that bears its name."""
+    if found.tasks_kind not in (None, "r"):
+        kinds = {"p": "partitioned table", "v": "view", "m": "materialized view", "f": "foreign table"}
+        raise SchemaError(
+            f"{found.tasks_in}.scheduled_tasks is a {kinds.get(str(found.tasks_kind), 'relation')} that pgsched has "
+            "not made: rename it, or migrate into another schema by search_path"
+        )
+    return found.tasks_kind == "r"
+
+
+def version(conn: psycopg.Connection[Any]) -> int:
+    """The version of the schema that the session's search_path leads to; 0 when there is none."""
+    with refusals("cannot read the schema's version"):
+        return _version(conn) if _find(conn).versions_in else 0
+
+
+def require(conn: psycopg.Connection[Any]) -> None:
+    """Do nothing if the schema fits this code.
+
+    :raises SchemaError: it is missing, older or newer; the message names the command to run.
+    """
+    with refusals("cannot read the schema's version"):
+        found = _find(conn)
+        _judge(found, _version(conn) if found.versions_in else 0)
+
+
+async def require_async(conn: psycopg.AsyncConnection[Any]) -> None:
+    """The same as `require`, for a supervisor."""
+    with refusals("cannot read the schema's version"):
+        async with conn.cursor(row_factory=namedtuple_row) as cursor:
+            await cursor.execute(load("schema_find"))
+            found = Found(*(await cursor.fetchone() or ()))
+        number = 0
+        if found.versions_in:
+            async with conn.cursor(row_factory=scalar_row) as cursor:
+                await cursor.execute(load("schema_version"))
+                number = await cursor.fetchone() or 0
+        _judge(found, number)
+
+
+def _judge(found: Found, number: int) -> None:
+    if number == 0:
+        where = f"with search_path {found.search_path}"
+        if found.tasks_kind == "r":
+            raise SchemaError(f"table scheduled_tasks is not adopted yet {where}: run `pgsched migrate`")
+        raise SchemaError(f"there are no pgsched tables {where}: run `pgsched migrate`")
+    if number < LATEST:
+        raise SchemaError(f"the schema is at version {number}, this pgsched needs {LATEST}: run `pgsched migrate`")
+    if number > LATEST:
+        raise SchemaError(_newer(number))
+    _demand_tasks(found, number)
+
+
+def _newer(number: int) -> str:
+    return f"the schema is at version {number}, this pgsched knows {LATEST}: upgrade pgsched"
+
+
+def _demand_tasks(found: Found, number: int) -> None:
+    """Somebody may have dropped the table, or put another of its name in front of it."""
+    if found.tasks_kind != "p" or found.tasks_in != found.versions_in:
+        raise SchemaError(
+            f"{found.versions_in}.pgsched_schema says version {number}, but scheduled_tasks beside it is missing or is "
+            "not pgsched's: restore it, or drop pgsched_schema and the other tables and run `pgsched migrate`"
+        )
+
+
+def _find(conn: psycopg.Connection[Any]) -> Found:
+    with conn.cursor(row_factory=namedtuple_row) as cursor:
+        return Found(*(cursor.execute(load("schema_find")).fetchone() or ()))
+
+
+def _version(conn: psycopg.Connection[Any]) -> int:
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return int(cursor.execute(load("schema_version")).fetchone() or 0)
+
+
+def _statements(number: int) -> bytes:
+    return (_DIRECTORY / MIGRATIONS[number]).read_bytes()

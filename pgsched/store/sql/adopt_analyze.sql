@@ -1,0 +1,2 @@
+-- The planner knows nothing of rows that came all at once.
+ANALYZE scheduled_tasks

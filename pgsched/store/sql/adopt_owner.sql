@@ -1,0 +1,11 @@
+-- The statements that give everything that this migration made to the owner of the adopted table, when a superuser runs
+-- it. The sequence follows its table. Catalogue only.
+WITH owner AS (
+    SELECT relowner AS oid, quote_ident(pg_get_userbyid(relowner)) AS name
+    FROM pg_class WHERE oid = 'pgsched_adopted'::regclass AND pg_get_userbyid(relowner) <> current_user
+)
+SELECT format('ALTER TABLE %I OWNER TO %s', ours, owner.name)
+FROM owner, unnest(ARRAY['scheduled_tasks', 'scheduled_tasks_live', 'scheduled_tasks_ended',
+                         'pgsched_supervisors', 'pgsched_failures', 'pgsched_schema']) ours
+UNION ALL
+SELECT format('ALTER FUNCTION pgsched_wake() OWNER TO %s', owner.name) FROM owner

@@ -1,0 +1,2 @@
+-- Remembers that a migration was applied.
+INSERT INTO pgsched_schema (version) VALUES (%(version)s)
