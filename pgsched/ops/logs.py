@@ -119,12 +119,28 @@ class Formatter:
         if isinstance(value, int):
             return value
         try:
-            text = self._redact(_as_text(value))
+            text = self._text(value)
         except Exception as error:
             return f"<{type(value).__name__}: {type(error).__name__} when shown>"
         if len(text) > LONGEST:
             return f"{text[:LONGEST]}... ({len(text) - LONGEST} more characters)"
         return text
+
+
+    def _text(self, value: object) -> str:
+        # Passwords go before anything is escaped: an escaped one would not be recognised.
+        if isinstance(value, dict | list | tuple):
+            return json.dumps(self._nested(value), ensure_ascii=False)
+        if isinstance(value, BaseException):
+            value = f"{type(value).__name__}: {value}"
+        return self._redact(str(value))
+
+    def _nested(self, value: object) -> object:
+        if isinstance(value, dict):
+            return {self._redact(str(name)): self._nested(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._nested(part) for part in value]
+        return value if value is None or isinstance(value, int | float) else self._text(value)
 
 
 class _Kind(NamedTuple):
@@ -197,16 +213,6 @@ def _exception_fields(error: BaseException) -> Fields:
 def _exc_info(value: object) -> ExcInfo | None:
     error = sys.exception() if value is True else value
     return (type(error), error, error.__traceback__) if isinstance(error, BaseException) else None
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {value}"
-    if isinstance(value, dict | list | tuple):
-        return json.dumps(value, default=str, ensure_ascii=False)
-    return str(value)
 
 
 def _shown(value: str | int | float) -> str:
