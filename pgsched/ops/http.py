@@ -26,6 +26,7 @@ HEADER_LIMIT = 8 * 1024
 REQUEST_SECONDS = 5.0
 """From the connection to the last byte of the answer, the time for building it not counted."""
 MOST_CONNECTIONS = 32
+"""Beyond these a client is told that the service is busy; beyond twice as many it is hung up on."""
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 64 * 1024
 OPTION = "--metrics-address"
@@ -114,11 +115,13 @@ class MetricsServer:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) > MOST_CONNECTIONS:
-            # Neither read nor waited for: a flood must not hold the descriptors that the pool needs.
-            writer.write(_head(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, 0))
+        if len(self._connections) > 2 * MOST_CONNECTIONS:
+            # A flood must not hold the descriptors that the pool needs.
+            writer.transport.abort()
             return
         try:
+            if len(self._connections) > MOST_CONNECTIONS:
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE)
             request = await _read_request(reader)
             status, content_type, body = await self._answer(request)
         except _Refused as refused:
