@@ -31,6 +31,8 @@ class PgschedError(Exception):
     """Base of all errors that are meant for a user's eyes."""
 
     exit_code = ExitCode.INCOMPLETE
+    details: str = ""
+    """More than one line, where there is more: the traceback of a user's module that cannot be imported."""
 
 
 class UsageError(PgschedError):

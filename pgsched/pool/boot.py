@@ -1,0 +1,136 @@
+"""How the user's app is brought into a forkserver or a worker, and how its task types travel to the parent.
+
+The parent never does this: it runs no user code. What such a process is told comes as a message, never as an
+argument or in the environment, where everybody on the host could read it.
+"""
+
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import sys
+from dataclasses import asdict
+from types import FrameType
+from typing import Any, Final
+
+from pgsched.app import App
+from pgsched.model import Retry, TaskType
+from pgsched.pool.describe import error_line, traceback_text
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FRAMES: Final = (
+    __file__,
+    importlib.__file__,
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
+)
+
+inside = False
+"""Whether this process is a forkserver or a worker: a pool that is started here would start itself for ever."""
+
+
+class LoadError(Exception):
+    """The app cannot be loaded: one line, and the traceback as text."""
+
+    def __init__(self, line: str, details: str = "") -> None:
+        super().__init__(line)
+        self.line = line
+        self.details = details
+
+
+def load(spec: str) -> App:
+    """Import ``module:attribute`` with the current directory on the path, as ``python -m`` does.
+
+    :raises LoadError: the import raised or left the interpreter, or what it names is no App.
+    """
+    name, _, attribute = spec.partition(":")
+    attribute = attribute or "app"
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(name)
+    except BaseException as error:
+        raise LoadError(f"cannot import {name}: {error_line(error)}", traceback_text(error, _FRAMES) or "") from None
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise LoadError(f"{name} has no attribute {attribute}: APP must be module:attribute") from None
+    if not isinstance(found, App):
+        raise LoadError(f"{name}:{attribute} is {type(found).__qualname__}, must be an App")
+    return found
+
+
+def describe_tasks(app: App) -> list[dict[str, Any]]:
+    """The task types as JSON values."""
+    return [asdict(task.type) for task in app.tasks.values()]
+
+
+def read_tasks(described: list[dict[str, Any]]) -> dict[str, TaskType]:
+    """The opposite of :func:`describe_tasks`.
+
+    :raises ValueError, TypeError: the list was not made by it.
+    """
+    found = (TaskType(**{**fields, "retry": Retry(**fields["retry"])}) for fields in described)
+    return {task_type.name: task_type for task_type in found}
+
+
+def enter() -> None:
+    """Make this process one of the pool: the signals that end a service are not for it."""
+    global inside
+    inside = True
+    # Handlers, not SIG_IGN: what is ignored stays ignored in programs that a task starts, and they could not be ended.
+    for number in IGNORED:
+        signal.signal(number, ignore)
+
+
+def release_forks() -> None:
+    """Let what this process forks from now on be ended by a signal: multiprocessing relies on it."""
+    os.register_at_fork(after_in_child=_leave)
+
+
+def socket_on_input() -> socket.socket:
+    """Move the socket that is our standard input elsewhere, and leave nothing to read there."""
+    sock = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return sock
+
+
+def ignore(_number: int, _frame: FrameType | None) -> None:
+    """A signal handler that does nothing."""
+
+
+def _leave() -> None:
+    for number in IGNORED:
+        if signal.getsignal(number) is ignore:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this signal when the present parent ends; 0 for none."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def become_subreaper(on: bool = True) -> None:
+    """Have the kernel give this process the orphans among its descendants."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(on))
+
+
+def set_name(name: str) -> None:
+    """The name that ``ps`` and ``top`` show, at most 15 bytes."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def _prctl(option: int, argument: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    value = argument if isinstance(argument, ctypes.c_char_p) else ctypes.c_ulong(argument)
+    if libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")

@@ -1,0 +1,70 @@
+"""Holds tasks to their limits and dying workers to their word: time, memory, grace, boot time.
+
+Everything is measured from outside, so that no code of a task can be in the way. Runs in the parent; a turn reads the
+process table only for tasks that have a memory limit.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pgsched.model import OutcomeKind
+from pgsched.pool import limits
+from pgsched.pool.slot import Slot
+
+BOOT_TIMEOUT: Final = "boot_timeout"
+SAMPLE: Final = 0.05
+"""Seconds between two looks at the memory of a task that has a limit."""
+MEMORY_GRACE: Final = 0.5
+"""Seconds from the soft signal to SIGKILL for such a task, at most: it may go on growing meanwhile."""
+_MIB: Final = 1024 * 1024
+
+
+class Enforcer:
+    """One turn looks at every slot.
+
+    :param stop: tells the running task to stop: slot, kind, text, seconds until SIGKILL.
+    :param kill: sends SIGKILL: slot, reason.
+    :param grace: seconds from the soft signal to SIGKILL.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[int, Slot],
+        stop: Callable[[Slot, OutcomeKind, str, float], None],
+        kill: Callable[[Slot, str], None],
+        grace: float,
+    ) -> None:
+        self._slots = slots
+        self._stop = stop
+        self._kill = kill
+        self._grace = grace
+
+    def turn(self, now: float) -> float:
+        """Enforce what is due; return when to look again, monotonic."""
+        following = math.inf
+        for slot in list(self._slots.values()):
+            self._look(slot, now)
+            following = min(following, slot.kill_at)
+            if slot.order is None:
+                following = min(following, slot.deadline, math.inf if slot.memory is None else now + SAMPLE)
+        return following
+
+    def _look(self, slot: Slot, now: float) -> None:
+        if now >= slot.kill_at:
+            # A worker without a reason to end is one that does not boot.
+            self._kill(slot, BOOT_TIMEOUT)
+        elif slot.order is not None or slot.running is None:
+            return
+        elif now >= slot.deadline:
+            text = f"timed out after {slot.running.timeout:g} s"
+            self._stop(slot, OutcomeKind.TIMED_OUT, text, self._grace)
+        elif slot.memory is not None and slot.process is not None and slot.process.pid is not None:
+            used = limits.tree_memory(slot.process.pid, slot.memory)
+            if used > slot.memory:
+                text = f"over memory: {_size(used)} used, limit {_size(slot.memory)}"
+                self._stop(slot, OutcomeKind.OVER_MEMORY, text, min(self._grace, MEMORY_GRACE))
+
+
+def _size(count: int) -> str:
+    return f"{count / _MIB:.0f} MiB" if count >= 10 * _MIB else f"{count / _MIB:.1f} MiB"

@@ -1,0 +1,193 @@
+"""Keeps one forkserver alive: starts it, waits for its import, starts another when it dies.
+
+Workers that run are not touched by that. Runs in the parent, in the loop; never blocks.
+"""
+
+import asyncio
+import math
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pgsched.errors import AppError, PgschedError, PoolError
+from pgsched.pool.collector import Collector
+from pgsched.pool.deaths import Death
+from pgsched.pool.launcher import Forked, Launcher, Loaded, NotLoaded
+from pgsched.pool.settings import PoolSettings
+from pgsched.pool.stream import Sink
+from pgsched.pool.wire import ProtocolError
+
+Event = Callable[[str, dict[str, Any]], None]
+
+
+class Owner(Protocol):
+    """Who uses a keeper."""
+
+    def groups(self) -> list[int]:
+        """The process groups of the workers that live."""
+
+    def loaded(self, message: Loaded) -> None:
+        """Workers can be asked for."""
+
+    def forked(self, message: Forked) -> None:
+        """The answer to a request."""
+
+    def forsaken(self) -> None:
+        """Requests without an answer will never have one."""
+
+    def count(self, now: float, lived: float, killed: bool, error: PgschedError) -> float:
+        """Something died that should live; return the seconds until it may be started again."""
+
+
+class Keeper:
+    """The forkserver's guardian."""
+
+    def __init__(self, settings: PoolSettings, collector: Collector, sink: Sink, owner: Owner, on_event: Event) -> None:
+        self._settings = settings
+        self._collector = collector
+        self._sink = sink
+        self._owner = owner
+        self._on_event = on_event
+        self._launcher: Launcher | None = None
+        self._loaded_at: float | None = None
+        self._load_by = math.inf
+        self._due = 0.0
+        self._error: PgschedError | None = None
+        """What the present forkserver has said, or we of it, before it died."""
+        self._closed = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether workers can be asked for."""
+        return self._loaded_at is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the forkserver, if there is one."""
+        return None if self._launcher is None else self._launcher.pid
+
+    def turn(self, now: float) -> float:
+        """Start what is due; return when to look again, monotonic."""
+        if self._closed:
+            return math.inf
+        if self._launcher is None:
+            if now >= self._due:
+                self._launch(now)
+            return self._due if self._launcher is None else self._load_by
+        if now >= self._load_by:
+            self._load_by = math.inf
+            limit = self._settings.boot_timeout
+            self._error = PoolError(f"cannot import {self._settings.app}: it takes longer than {limit:g} s")
+            self._launcher.kill()
+        return self._load_by
+
+    def fork(self, number: int, ends: list[int]) -> bool:
+        """Ask for a worker with these descriptors; False: not now."""
+        return self._launcher is not None and self.ready and self._launcher.fork(number, ends)
+
+    def gone(self, pid: int) -> None:
+        """A worker has been collected."""
+        if self._launcher is not None:
+            self._launcher.gone(pid)
+
+    def kill(self) -> None:
+        """The forkserver does not do its work: have another."""
+        if self._launcher is not None:
+            self._launcher.kill()
+
+    async def end(self, within: float) -> None:
+        """End the forkserver for good, politely for so many seconds, and wait for that."""
+        self._closed = True
+        if self._launcher is not None:
+            self._launcher.hang_up()
+            await self._until_gone(within)
+        if self._launcher is not None:
+            self._launcher.kill()
+            await self._until_gone(within)
+        if self._launcher is not None:
+            self._drop(self._launcher)
+
+    async def _until_gone(self, within: float) -> None:
+        deadline = time.monotonic() + within
+        while self._launcher is not None and time.monotonic() < deadline:
+            self._collector.turn()
+            await asyncio.sleep(0.005)
+
+    def _launch(self, now: float) -> None:
+        try:
+            launcher = Launcher(self._settings, self._sink, self._owner.groups())
+        except OSError as error:
+            self._due = now + self._owner.count(now, 0.0, False, PoolError(f"cannot start the forkserver: {error}"))
+            return
+        self._launcher = launcher
+        self._load_by = now + self._settings.boot_timeout
+        self._error = None
+        loop = asyncio.get_running_loop()
+        loop.add_reader(launcher.control, self._listen, launcher)
+        loop.add_reader(launcher.stream.descriptor, self._overhear, launcher)
+        self._collector.watch(launcher.pid, lambda death: self._died(launcher, death))
+
+    def _overhear(self, launcher: Launcher) -> None:
+        if self._launcher is launcher and not launcher.stream.read() and launcher.stream.ended:
+            asyncio.get_running_loop().remove_reader(launcher.stream.descriptor)
+
+    def _listen(self, launcher: Launcher) -> None:
+        if self._launcher is not launcher:
+            return
+        try:
+            messages = launcher.messages()
+        except ProtocolError:
+            launcher.kill()
+            return
+        for message in messages:
+            match message:
+                case Loaded():
+                    self._loaded(message)
+                case NotLoaded():
+                    self._error = app_error(message.error, message.details)
+                case Forked():
+                    self._owner.forked(message)
+
+    def _loaded(self, message: Loaded) -> None:
+        self._loaded_at = time.monotonic()
+        self._load_by = math.inf
+        if message.threads > 1:
+            # A lock that one of them holds is locked for ever in what is forked.
+            self._on_event("forkserver_threads", {"threads": message.threads})
+        self._owner.loaded(message)
+
+    def _died(self, launcher: Launcher, death: Death) -> None:
+        if self._launcher is not launcher:
+            return
+        self._listen(launcher)
+        now = time.monotonic()
+        lived = 0.0 if self._loaded_at is None else now - self._loaded_at
+        error = self._error
+        if error is None:
+            # Where it was killed, the app is not to blame; where it left by itself, only the app can have done it.
+            foreign = self.ready or death.signal == signal.SIGKILL
+            text = f"the forkserver was lost: {death.words}"
+            error = PoolError(text) if foreign else AppError(f"cannot import {self._settings.app}: {death.words}")
+        killed = self.ready and death.signal == signal.SIGKILL
+        self._drop(launcher)
+        self._owner.forsaken()
+        if not self._closed:
+            self._on_event("forkserver_died", {"error": str(error)})
+            self._due = now + self._owner.count(now, lived, killed, error)
+
+    def _drop(self, launcher: Launcher) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(launcher.control)
+        loop.remove_reader(launcher.stream.descriptor)
+        launcher.close()
+        self._launcher = None
+        self._loaded_at = None
+        self._load_by = math.inf
+
+
+def app_error(line: str, details: str) -> AppError:
+    """An error with the traceback of the user's module kept beside it."""
+    error = AppError(line)
+    error.details = details
+    return error

@@ -1,0 +1,140 @@
+"""Reads the process table: who descends from whom, how much memory they use, whether a pid is still who it was.
+
+Reads ``/proc`` and sends SIGKILL; keeps no state. A process that is gone meanwhile is simply not there. Used by the
+parent and the forkserver.
+"""
+
+import contextlib
+import os
+import signal
+from typing import Final, NamedTuple
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Entry(NamedTuple):
+    """One row of the process table."""
+
+    pid: int
+    state: str
+    """One letter; "Z" is a zombie."""
+    parent: int
+    group: int
+    session: int
+    started_ticks: int
+    """Start time in clock ticks since boot: tells reused pids apart."""
+
+
+def entry(pid: int) -> Entry | None:
+    """The process with this id, or None."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            content = file.read()
+    except OSError:
+        return None
+    # The name in parentheses may contain anything, parentheses too.
+    fields = content[content.rindex(b")") + 2 :].split()
+    return Entry(pid, fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def children(pid: int) -> list[int]:
+    """The ids of a process's direct children, zombies included."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+        except OSError:
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The ids of all processes below this one."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children(waiting.pop())
+        found += below
+        waiting += below
+    return found
+
+
+def group_members(group: int) -> list[Entry]:
+    """The living processes of a process group."""
+    every = (entry(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [found for found in every if found is not None and found.group == group and found.state != "Z"]
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process's resident set; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def tree_memory(pid: int, limit: int) -> int:
+    """Bytes that a process and its descendants use together.
+
+    The sum of their resident sets counts what they share once for each. Only when that sum is over the limit is it
+    worth asking the kernel for the exact share of each process, which takes it a walk over their page tables.
+    """
+    below = descendants(pid)
+    total = sum(map(resident, [pid, *below]))
+    if not below or total <= limit:
+        return total
+    shares = [_proportional(each) for each in [pid, *below]]
+    return total if None in shares else sum(share for share in shares if share is not None)
+
+
+def _proportional(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except FileNotFoundError:
+        return 0 if entry(pid) is None else None
+    except ProcessLookupError:
+        return 0
+    except OSError:
+        return None
+    return None
+
+
+def kill_tree(pid: int) -> list[int]:
+    """Send SIGKILL to a worker, its process group and its descendants in other groups.
+
+    :return: those descendants; they may become children of a subreaper, who has to collect them.
+    """
+    # Before the worker dies: afterwards nobody knows any more whose these were.
+    below = [found for found in map(entry, descendants(pid)) if found is not None]
+    kill_group(pid)
+    for found in below:
+        if found.group != pid and is_same(found.pid, found.started_ticks):
+            send(found.pid, signal.SIGKILL)
+    return [found.pid for found in below]
+
+
+def kill_group(group: int) -> None:
+    """Send SIGKILL to what is left of a process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal; a process that is gone is no error."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def is_same(pid: int, started_ticks: int) -> bool:
+    """Whether the process with this id is the one that started then."""
+    found = entry(pid)
+    return found is not None and found.started_ticks == started_ticks

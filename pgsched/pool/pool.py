@@ -1,0 +1,243 @@
+"""The pool: the supervisor's door to its workers.
+
+Takes claims, hands them to workers, and calls back with exactly one outcome for each. It knows no database and
+decides nothing about tasks; what happens to workers is in ``workers.py`` and the modules beside it. Runs in the
+parent's loop and never blocks.
+"""
+
+import asyncio
+import dataclasses
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from pgsched.errors import PoolError
+from pgsched.model import Claim, Outcome, OutcomeKind, TaskType
+from pgsched.pool import boot
+from pgsched.pool.deaths import LOST
+from pgsched.pool.retiring import RECYCLED
+from pgsched.pool.settings import PoolSettings
+from pgsched.pool.slot import Slot
+from pgsched.pool.workers import Workers
+from pgsched.rules.states import SlotState
+
+__all__ = ["Pool", "PoolSettings", "Running"]
+
+END_WITHIN: Final = 10.0
+"""Seconds that the end of killed workers is awaited; a process that the kernel cannot end may take longer."""
+STOPPED: Final = "stopped"
+RESIZED: Final = "resized"
+
+
+class Running(NamedTuple):
+    """A task that runs now."""
+
+    claim: Claim
+    slot: int
+    pid: int | None
+    seconds: float
+    started: float
+    """Monotonic."""
+
+
+class Pool:
+    """A number of slots, each with a worker. Used once: started, stopped, dropped.
+
+    :param on_outcome: called in the loop, once for every claim that was dispatched and not recalled; it may dispatch.
+    :param on_event: name and fields of whatever else happens:
+
+        * ``worker_ready`` slot, pid; ``worker_ended`` slot, pid, reason, end, signal, exit_code, tasks, and task_id,
+          task_type, attempt where a task went with it. The reasons are those of :attr:`restarts`.
+        * ``restart_delayed`` seconds, error; ``pool_failed`` error.
+        * ``forkserver_died`` error; ``forkserver_threads`` threads; ``app_changed`` task_types.
+        * ``output_dropped`` bytes: the parent's own standard error took no more.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        on_outcome: Callable[[Claim, Outcome], None],
+        on_event: Callable[[str, dict[str, Any]], None] = lambda name, fields: None,
+    ) -> None:
+        self.settings = settings
+        self._changed = asyncio.Event()
+        self._workers = Workers(settings, on_outcome, on_event, self._changed.set)
+        self._stopped = False
+
+    async def start(self) -> dict[str, TaskType]:
+        """Fill every slot and return the task types of the app. To be called in the main thread's loop.
+
+        :raises AppError: the app cannot be imported; one line, and the traceback in ``details``.
+        :raises PoolError: the workers cannot boot.
+        """
+        if boot.inside:
+            raise PoolError(
+                f"{self.settings.app} starts a supervisor when it is imported: "
+                'put that under `if __name__ == "__main__":`, because workers import the module too'
+            )
+        self._workers.collector.open()
+        try:
+            await self._workers.filler.fill_all()
+        except BaseException:
+            await self.stop()
+            raise
+        return self.task_types
+
+    @property
+    def task_types(self) -> dict[str, TaskType]:
+        """What the app has registered, by name; empty before the start."""
+        return self._workers.filler.task_types
+
+    @property
+    def restarts(self) -> Counter[str]:
+        """Ends of workers by reason: crashed, idle, boot, boot_timeout, protocol; timed_out, over_memory, cancelled,
+        interrupted; max_tasks, max_memory, recycled, resized, stopped."""
+        return self._workers.restarts
+
+    def free(self) -> int:
+        """Slots whose worker would start a task at once."""
+        return len(self._workers.idle)
+
+    def dispatch(self, claim: Claim, ahead: int) -> bool:
+        """Hand a claim to an idle worker, or else ahead of time to a busy one with little to do; False: to none now.
+
+        :param ahead: how many tasks may wait in one worker behind the one that runs.
+        """
+        slot = self._workers.choose(ahead)
+        if slot is None:
+            return False
+        task_type = self.task_types.get(claim.task_type)
+        timeout, memory = claim.timeout, None
+        if task_type is not None:
+            memory = task_type.memory
+            if timeout is None:
+                timeout = task_type.timeout
+        if not slot.send(claim, math.inf if timeout is None else timeout, memory, time.monotonic()):
+            return False
+        self._workers.sent(slot)
+        return True
+
+    def recall(self, slot: int | None = None) -> list[Claim]:
+        """Take back what the worker of a slot, or of every slot, has not begun; these claims have no outcome."""
+        claims: list[Claim] = []
+        for number, each in self._workers.slots.items():
+            if slot in (None, number) and (taken := each.take_back()):
+                claims += [sent.claim for sent in taken]
+                self._workers.rest(each)
+        return claims
+
+    def stop_task(self, task_id: int, kind: OutcomeKind, reason: str) -> None:
+        """Stop a task that was dispatched: soft signal, grace, SIGKILL to the worker's group and descendants.
+
+        A task that no worker has begun is simply not begun. One that is unknown here, or is being stopped already,
+        is left alone.
+
+        :param kind: its outcome, unless it returns all the same.
+        :param reason: the error that is recorded.
+        """
+        for slot in self._workers.slots.values():
+            if any(sent.claim.task_id == task_id for sent in slot.sent):
+                self._stop_in(slot, task_id, kind, reason)
+                return
+
+    def _stop_in(self, slot: Slot, task_id: int, kind: OutcomeKind, reason: str) -> None:
+        workers = self._workers
+        if slot.sent[0].claim.task_id == task_id and slot.order is not None:
+            return
+        taken = slot.take_back()
+        others = [sent for sent in taken if sent.claim.task_id != task_id]
+        ended = [(sent.claim, Outcome(kind, 0.0)) for sent in taken if sent.claim.task_id == task_id]
+        if ended:
+            # The others go back into the socket, behind whatever runs there.
+            now = time.monotonic()
+            others = [sent for sent in others if not slot.send(sent.claim, sent.timeout, sent.memory, now)]
+        elif slot.running is not None and slot.running.claim.task_id == task_id:
+            workers.stop(slot, kind, reason, self.settings.grace)
+        workers.rest(slot)
+        workers.emit([*ended, *((sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in others)])
+
+    def running(self) -> list[Running]:
+        """What runs now."""
+        now = time.monotonic()
+        return [
+            Running(slot.running.claim, slot.number, slot.process.pid, now - slot.started, slot.started)
+            for slot in self._workers.slots.values()
+            if slot.running is not None and slot.process is not None
+        ]
+
+    def slots(self) -> dict[str, int]:
+        """How many slots are in each state."""
+        counts = Counter(slot.state for slot in self._workers.slots.values())
+        return {str(state): counts[state] for state in SlotState}
+
+    def turn(self, now: float | None = None) -> float:
+        """Converge: enforce limits, fill slots, collect what has ended. The pool does it by itself when it is due.
+
+        :return: seconds until the next turn is due.
+        :raises PgschedError: the pool has given up: its workers end as fast as they are started.
+        """
+        now = time.monotonic() if now is None else now
+        due = self._workers.turn(now)
+        if self._workers.filler.failure is not None:
+            raise self._workers.filler.failure
+        return max(due - now, 0.0)
+
+    def resize(self, processes: int) -> None:
+        """Have so many slots; the worker of one that is too many ends when its tasks have."""
+        if processes < 1:
+            raise ValueError(f"processes {processes}: must be at least 1")
+        self.settings = dataclasses.replace(self.settings, processes=processes)
+        self._workers.resize(processes, RESIZED)
+
+    def recycle(self) -> None:
+        """Replace every worker, one after the other, each between two tasks. The app is not imported anew."""
+        for slot in self._workers.slots.values():
+            slot.worn = slot.worn or RECYCLED
+        self._workers.retire()
+
+    async def drain(self, timeout: float) -> None:
+        """Let running tasks finish for so many seconds, stop the rest, then end the pool."""
+        workers = self._workers
+        workers.filler.close()
+        workers.emit([(claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for claim in self.recall()])
+        await self._until(lambda: not self.running(), timeout)
+        for running in self.running():
+            self.stop_task(running.claim.task_id, OutcomeKind.INTERRUPTED, "drain")
+        await self._until(lambda: not self.running(), self.settings.grace + END_WITHIN)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Kill every worker and wait for their ends; what was running comes as INTERRUPTED. Safe to call twice."""
+        if self._stopped:
+            return
+        self._stopped = True
+        workers = self._workers
+        workers.filler.close()
+        # A worker whose pid is still to come could not be killed.
+        await self._until(lambda: not workers.filler.expecting, 1.0)
+        for slot in workers.slots.values():
+            if slot.process is not None:
+                workers.kill(slot, STOPPED, OutcomeKind.INTERRUPTED, "the supervisor was stopped")
+        await self._until(lambda: not any(slot.process for slot in workers.slots.values()), END_WITHIN)
+        for slot in list(workers.slots.values()):
+            if slot.process is not None:
+                workers.died(slot, slot.process, LOST)
+        await workers.filler.end(1.0)
+        await self._until(lambda: not workers.collector.strays, 1.0)
+        workers.alarm.cancel()
+        workers.collector.close()
+        workers.sink.close()
+
+    async def _until(self, condition: Callable[[], bool], timeout: float) -> None:
+        """Wait for something that callbacks of the loop bring about."""
+        deadline = time.monotonic() + timeout
+        while not condition() and (left := deadline - time.monotonic()) > 0:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(min(left, 0.02)):
+                    await self._changed.wait()
+            except TimeoutError:
+                # Nobody may have told us of a death: not every loop hears SIGCHLD.
+                self._workers.collector.turn()

@@ -1,0 +1,94 @@
+"""One worker as the parent holds it: pid, socket, control page, output.
+
+Made before the worker is, because the worker is born with its ends of them; dropped with it, so that nothing which
+a dead worker touched is used again. Runs in the parent.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from pgsched.pool import limits, wire
+from pgsched.pool.page import ControlPage
+from pgsched.pool.stream import Sink, Stream
+
+
+class Process:
+    """Four descriptors and what they lead to.
+
+    :raises OSError: no descriptors or no memory are left.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self.pid: int | None = None
+        """None until the forkserver has answered."""
+        self.ended = False
+        """Whether it was collected: its pid may be somebody else's now."""
+        self.parts = wire.Parts()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        with contextlib.ExitStack() as undo:
+            self.sock, self.spare = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.callback(self.sock.close)
+            undo.callback(self.spare.close)
+            self.page = ControlPage()
+            undo.callback(self.page.close)
+            reading, self._writing = os.pipe()
+            self.stream = Stream(reading, sink)
+            undo.pop_all()
+
+    def ends(self) -> list[int]:
+        """What the worker gets: its end of the socket pair, and of its output."""
+        return [self.spare.fileno(), self._writing]
+
+    def launched(self) -> None:
+        """The worker has its ends, or never will; the socket's is kept, to take frames back through it."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+
+    def listen(self, on_readable: Callable[[], None], on_output: Callable[[], None]) -> None:
+        """Have the running loop call back when the worker has sent frames, or written output."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.sock, on_readable)
+        self._loop.add_reader(self.stream.descriptor, on_output)
+
+    def deafen(self) -> None:
+        """The output has ended: nobody has the other end any more."""
+        if self._loop is not None:
+            self._loop.remove_reader(self.stream.descriptor)
+
+    def boot(self, told: dict[str, Any]) -> None:
+        """Tell the worker who it is."""
+        wire.send_message(self.sock, wire.BOOT, told, [self.page.descriptor])
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the worker alone."""
+        if self.pid is not None and not self.ended:
+            limits.send(self.pid, number)
+
+    def kill(self) -> list[int]:
+        """Send SIGKILL to the worker, its process group and its descendants; these are returned."""
+        return [] if self.pid is None or self.ended else limits.kill_tree(self.pid)
+
+    def take_back(self) -> list[bytes]:
+        """The frames that the worker has not taken; the kernel decides who gets each one."""
+        frames = []
+        while True:
+            try:
+                frames.append(self.spare.recv(wire.LIMIT, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return frames
+
+    def close(self) -> None:
+        """Give everything back. What the worker has left running keeps its own ends."""
+        self.launched()
+        self.deafen()
+        if self._loop is not None:
+            self._loop.remove_reader(self.sock)
+        self.stream.close()
+        self.page.close()
+        self.sock.close()
+        self.spare.close()

@@ -1,0 +1,278 @@
+"""A slot: the place of one worker, what was sent to it, and what is known of the attempt that runs.
+
+The worker's start of a task is inferred: it takes one frame at a time, so the first of those that it has not reported
+is the one that runs, since it was sent to an idle worker or since the report before was read. Every claim sent leaves
+the slot once: reported, taken back, or with the worker's death. Decides nothing about when. Runs in the parent.
+"""
+
+import dataclasses
+import math
+from collections import deque
+from typing import NamedTuple
+
+from pgsched.model import Claim, Failure, Outcome, OutcomeKind
+from pgsched.pool import deaths, wire
+from pgsched.pool.deaths import Death
+from pgsched.pool.process import Process
+from pgsched.pool.runner import SOFT_SIGNAL
+from pgsched.rules.states import SLOT, SlotState, advance
+
+Ended = tuple[Claim, Outcome]
+
+
+class Sent(NamedTuple):
+    """A claim that was sent to the worker, and its limits."""
+
+    sequence: int
+    claim: Claim
+    timeout: float
+    """Seconds; infinite without a limit."""
+    memory: int | None
+    """Bytes."""
+
+
+class Order(NamedTuple):
+    """What the worker's present task was told."""
+
+    sequence: int
+    kind: OutcomeKind
+    text: str
+
+
+class Slot:
+    """One of the pool's places, numbered from 0."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = SlotState.EMPTY
+        self.process: Process | None = None
+        self.sent: deque[Sent] = deque()
+        """Not reported yet; the first one runs."""
+        self.started = 0.0
+        """When it began, monotonic."""
+        self.deadline = math.inf
+        """When its time is over."""
+        self.memory: int | None = None
+        """Its limit in bytes."""
+        self.order: Order | None = None
+        """The stop that it was asked for."""
+        self.kill_at = math.inf
+        """When SIGKILL follows, whatever the state."""
+        self.due = 0.0
+        """EMPTY: when to fill it."""
+        self.born = 0.0
+        self.ready = 0.0
+        """When its worker was ready; 0 before."""
+        self.reason: str | None = None
+        """Why we end its worker; None: we do not."""
+        self.worn: str | None = None
+        """Why its worker should be replaced when there is an opportunity."""
+        self.budget: float = math.inf
+        """Tasks that may still be sent to its worker."""
+        self.tasks = 0
+        """Reports that its worker has sent."""
+        self.boot_kills = 0
+        """Workers in a row that were killed by a foreign hand before they were ready."""
+        self._sequence = 0
+        self._cpu_before = 0.0
+        self._output_from = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether tasks may be sent to its worker."""
+        return self.state in (SlotState.IDLE, SlotState.BUSY) and self.reason is None and self.budget > 0
+
+    @property
+    def running(self) -> Sent | None:
+        """The task that the worker has, or None."""
+        return self.sent[0] if self.sent else None
+
+    def fill(self, process: Process, now: float, budget: float) -> None:
+        """A worker is on its way."""
+        self.state = advance(SLOT, self.state, SlotState.BOOTING)
+        self.process = process
+        self.born = now
+        self.ready = 0.0
+        self.reason = self.worn = self.order = None
+        self.kill_at = math.inf
+        self.budget = budget
+        self.tasks = self._sequence = self._output_from = 0
+        self._cpu_before = 0.0
+
+    def abandon(self) -> None:
+        """The worker was never born."""
+        self._process.close()
+        self.process = None
+        self.kill_at = math.inf
+        self.state = advance(SLOT, self.state, SlotState.EMPTY)
+
+    def booted(self, now: float, cpu_seconds: float) -> None:
+        """The worker is ready, and has used so much so far."""
+        self.state = advance(SLOT, self.state, SlotState.IDLE)
+        self.ready = now
+        self.kill_at = math.inf
+        self.boot_kills = 0
+        self._cpu_before = cpu_seconds
+
+    def send(self, claim: Claim, timeout: float, memory: int | None, now: float) -> bool:
+        """Send a task; False where the socket has no room. Never blocks."""
+        process = self._process
+        sequence = self._sequence % 0xFFFFFFFF + 1
+        frame = wire.encode_run(sequence, claim, timeout, now - claim.late)
+        try:
+            if not wire.send_run(process.sock, frame, claim):
+                return False
+        except OSError:
+            # No memory for a large payload, or a socket that a death has closed.
+            return False
+        self._sequence = sequence
+        self.budget -= 1
+        self.sent.append(Sent(sequence, claim, timeout, memory))
+        if self.state is SlotState.IDLE:
+            self.state = advance(SLOT, self.state, SlotState.BUSY)
+            self._output_from = process.stream.total
+        if len(self.sent) == 1:
+            self._begin(now)
+        return True
+
+    def take_report(self, report: wire.Report, now: float, output_before: int) -> Ended:
+        """The running task is over; the next one has begun, if one was sent.
+
+        :param output_before: position in the worker's output before what was read together with this report.
+        :raises ProtocolError: the report answers something else.
+        """
+        sent = self.sent[0] if self.sent else None
+        if sent is None or sent.sequence != report.sequence:
+            raise wire.ProtocolError(f"report {report.sequence} without its run")
+        self.sent.popleft()
+        self.tasks += 1
+        outcome = self._outcome(report)
+        self._cpu_before = report.cpu_seconds
+        self.order = None
+        self.kill_at = math.inf
+        if self.sent:
+            # What was read just now may be the next task's already: better a line too much than its last words lost.
+            self._output_from = output_before
+            self._begin(now)
+        else:
+            self._rest()
+        return sent.claim, outcome
+
+    def take_back(self) -> list[Sent]:
+        """Take back what the worker has not begun, in the order in which it was sent."""
+        if not self.sent or self.process is None:
+            return []
+        numbers = set(map(wire.sequence_of, self.process.take_back()))
+        if not numbers:
+            return []
+        taken = [sent for sent in self.sent if sent.sequence in numbers]
+        self.sent = deque(sent for sent in self.sent if sent.sequence not in numbers)
+        self.budget += len(taken)
+        if not self.sent:
+            self._rest()
+        return taken
+
+    def order_stop(self, kind: OutcomeKind, text: str, kill_at: float) -> None:
+        """Ask the running task to stop: the reason in the control page, then the soft signal."""
+        process, sent = self._process, self.sent[0]
+        self.order = Order(sent.sequence, kind, text)
+        self.reason = str(kind)
+        self.kill_at = kill_at
+        if self.state is SlotState.BUSY:
+            self.state = advance(SLOT, self.state, SlotState.KILLING)
+        process.page.ask(sent.sequence, kind, text)
+        process.signal(SOFT_SIGNAL)
+
+    def dismiss(self, reason: str, kill_at: float) -> None:
+        """Ask the idle worker to leave."""
+        self.reason = reason
+        self.kill_at = kill_at
+        self.state = advance(SLOT, self.state, SlotState.STOPPING)
+        self._process.sock.send(bytes((wire.STOP,)))
+
+    def kill(self, reason: str, kind: OutcomeKind = OutcomeKind.CRASHED, text: str | None = None) -> list[int]:
+        """Send SIGKILL to the worker's process group and its descendants; these are returned.
+
+        :param kind: what the running task's outcome will be, unless it was ordered to stop before.
+        :param text: the error that goes with it; None: what the exit status says.
+        """
+        self.reason = self.reason or reason
+        self.kill_at = math.inf
+        if self.sent and self.order is None and text is not None:
+            self.order = Order(self.sent[0].sequence, kind, text)
+        if self.state is not SlotState.KILLING:
+            self.state = advance(SLOT, self.state, SlotState.KILLING)
+        return self._process.kill()
+
+    def vacate(self, death: Death, now: float, out_of_memory: bool | None) -> list[Ended]:
+        """The worker is dead, and its last reports were read: return what becomes of everything else it had.
+
+        :param out_of_memory: what is known of a SIGKILL that was not ours.
+        """
+        waiting = self.take_back()
+        process = self._process
+        process.stream.read()
+        ended: list[Ended] = []
+        if self.sent:
+            ended.append((self.sent[0].claim, self._crashed(process, death, now, out_of_memory)))
+            # More than one cannot be: they were taken from the socket by something that the task started.
+            waiting = [*list(self.sent)[1:], *waiting]
+        ended += [(sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in waiting]
+        process.close()
+        self.sent.clear()
+        self.process = None
+        self.order = None
+        self.deadline = self.kill_at = math.inf
+        self.memory = None
+        self.state = advance(SLOT, self.state, SlotState.EMPTY)
+        return ended
+
+    @property
+    def _process(self) -> Process:
+        assert self.process is not None, f"slot {self.number} is empty"
+        return self.process
+
+    def _begin(self, now: float) -> None:
+        sent = self.sent[0]
+        self.started = now
+        self.deadline = now + sent.timeout
+        self.memory = sent.memory
+
+    def _rest(self) -> None:
+        self.deadline = math.inf
+        self.memory = None
+        if self.state is SlotState.BUSY:
+            self.state = advance(SLOT, self.state, SlotState.IDLE)
+
+    def _outcome(self, report: wire.Report) -> Outcome:
+        process, order = self._process, self.order
+        if report.code == wire.RETURNED:
+            return Outcome(OutcomeKind.RETURNED, report.seconds, report.body or None, None, self.number, process.pid)
+        failure = dataclasses.replace(
+            wire.decode_failure(report.body),
+            cpu_seconds=max(report.cpu_seconds - self._cpu_before, 0.0),
+            stderr=process.stream.tail(self._output_from),
+        )
+        kind = OutcomeKind.RAISED
+        if order is not None:
+            kind = order.kind
+            failure = dataclasses.replace(
+                failure,
+                error=order.text,
+                stack=process.page.stack(),
+                out_of_memory=True if kind is OutcomeKind.OVER_MEMORY else failure.out_of_memory,
+            )
+        return Outcome(kind, report.seconds, None, failure, self.number, process.pid)
+
+    def _crashed(self, process: Process, death: Death, now: float, out_of_memory: bool | None) -> Outcome:
+        order = self.order
+        failure: Failure = deaths.failure(
+            death,
+            None if order is None else order.text,
+            cpu_before=self._cpu_before,
+            out_of_memory=out_of_memory if order is None else order.kind is OutcomeKind.OVER_MEMORY,
+            stderr=process.stream.tail(self._output_from),
+            stack=None if order is None else process.page.stack(),
+        )
+        kind = OutcomeKind.CRASHED if order is None else order.kind
+        return Outcome(kind, max(now - self.started, 0.0), None, failure, self.number, process.pid)

@@ -1,0 +1,271 @@
+"""All workers of a pool: what they send, what their ends mean, which of them can take a task.
+
+Every report and every death passes here and becomes outcomes; whoever wants a worker stopped or killed says so here,
+so that the books of the slots stay true. Runs in the parent's loop and never blocks.
+"""
+
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from pgsched.model import Claim, Outcome, OutcomeKind
+from pgsched.pool import wire
+from pgsched.pool.alarm import Alarm
+from pgsched.pool.collector import Collector
+from pgsched.pool.deaths import Death, OutOfMemory
+from pgsched.pool.enforcing import SAMPLE, Enforcer
+from pgsched.pool.filling import Filler
+from pgsched.pool.process import Process
+from pgsched.pool.retiring import MAX_MEMORY, retire
+from pgsched.pool.settings import PoolSettings
+from pgsched.pool.slot import Ended, Slot
+from pgsched.pool.stream import Sink
+from pgsched.rules.states import SlotState
+
+FRAMES: Final = 64
+"""Reports read from one worker before the loop's other duties have their turn."""
+CANDIDATES: Final = 8
+"""Busy workers compared for the one with the least in hand."""
+TICK: Final = 1.0
+"""Seconds between two turns at most."""
+PROTOCOL: Final = "protocol"
+_LAST_FRAMES: Final = 4096
+"""More than fit into a socket: enough to read a dead worker's dry, whoever else may write to it."""
+
+
+class Workers:
+    """The slots and everything that happens to them.
+
+    :param on_change: called after each outcome and each death.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        on_outcome: Callable[[Claim, Outcome], None],
+        on_event: Callable[[str, dict[str, Any]], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.slots = {number: Slot(number) for number in range(settings.processes)}
+        self.idle: dict[int, Slot] = {}
+        """Open slots whose worker would start a task at once."""
+        self.busy: dict[int, Slot] = {}
+        """Open slots with a task; the one that nothing was sent to for longest is first."""
+        self.restarts: Counter[str] = Counter()
+        """Ends of workers, by reason."""
+        self.alarm = Alarm(self._ring)
+        self.sink = Sink()
+        self.collector = Collector(lambda: self.filler.expecting)
+        self.filler = Filler(
+            settings,
+            self.slots,
+            self.collector,
+            self.sink,
+            on_launched=self._launched,
+            on_death=self.died,
+            on_event=on_event,
+            alarm=self.alarm,
+        )
+        self._size = settings.processes
+        self._grace = settings.grace
+        self._enforcer = Enforcer(self.slots, self.stop, self.kill, settings.grace)
+        self._out_of_memory = OutOfMemory()
+        self._on_outcome = on_outcome
+        self._on_event = on_event
+        self._on_change = on_change
+        self._looked_at = 0.0
+        self._dropped = 0
+
+    def choose(self, ahead: int) -> Slot | None:
+        """The slot for the next task: an idle one, or a busy one with fewer than ``ahead`` waiting."""
+        if self.idle:
+            return next(iter(self.idle.values()))
+        if ahead <= 0:
+            return None
+        least, best = ahead + 1, None
+        for count, slot in enumerate(self.busy.values()):
+            if len(slot.sent) < least:
+                least, best = len(slot.sent), slot
+            if count >= CANDIDATES:
+                # With many slots it is enough to avoid the fullest.
+                break
+        return best
+
+    def sent(self, slot: Slot) -> None:
+        """A task was sent to the slot."""
+        self.idle.pop(slot.number, None)
+        self.busy.pop(slot.number, None)
+        if slot.open:
+            self.busy[slot.number] = slot
+        if len(slot.sent) == 1:
+            self._mind_limits(slot)
+
+    def rest(self, slot: Slot) -> None:
+        """The slot may have nothing to do now: offer it, or let its worker go."""
+        self.idle.pop(slot.number, None)
+        self.busy.pop(slot.number, None)
+        if slot.open:
+            (self.idle if slot.state is SlotState.IDLE else self.busy)[slot.number] = slot
+        elif not slot.sent:
+            self._part(slot)
+
+    def _part(self, slot: Slot) -> None:
+        if slot.state is SlotState.KILLING:
+            # It was signalled for a task that has ended: whatever the signal did to it must not meet another task.
+            self.kill(slot, str(slot.reason))
+        elif slot.state is SlotState.IDLE:
+            if slot.reason is None:
+                self.retire()
+            else:
+                slot.dismiss(slot.reason, time.monotonic() + self._grace)
+                self.alarm.by(slot.kill_at)
+
+    def retire(self) -> None:
+        """Let worn workers go."""
+        for slot in retire(self.slots.values()):
+            self.rest(slot)
+
+    def resize(self, processes: int, reason: str) -> None:
+        """Add empty slots, or close those that are too many."""
+        self._size = processes
+        for number in range(processes):
+            self.slots.setdefault(number, Slot(number))
+        for slot in [slot for slot in self.slots.values() if slot.number >= processes]:
+            if slot.state is SlotState.EMPTY:
+                del self.slots[slot.number]
+            elif slot.state is SlotState.BOOTING:
+                self.kill(slot, reason)
+            elif slot.reason is None:
+                slot.reason = reason
+                self.rest(slot)
+        self.filler.turn(time.monotonic())
+
+    def stop(self, slot: Slot, kind: OutcomeKind, text: str, grace: float) -> None:
+        """Tell the running task to stop, and send SIGKILL when it has not within ``grace`` seconds."""
+        waiting = slot.take_back()
+        if slot.running is not None:
+            slot.order_stop(kind, text, time.monotonic() + grace)
+            self.alarm.by(slot.kill_at)
+        self.rest(slot)
+        self.emit((sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in waiting)
+
+    def kill(self, slot: Slot, reason: str, kind: OutcomeKind = OutcomeKind.CRASHED, text: str | None = None) -> None:
+        """Kill a worker; see :meth:`Slot.kill`. What becomes of its tasks is told when it is dead."""
+        self.idle.pop(slot.number, None)
+        self.busy.pop(slot.number, None)
+        self.collector.expect_strays(slot.kill(reason, kind, text))
+
+    def died(self, slot: Slot, process: Process, death: Death) -> None:
+        """A worker has ended: its last reports count, then everything else that it had gets an outcome."""
+        if process.pid is not None:
+            self.filler.gone(process.pid)
+        if slot.process is not process:
+            return
+        # Nothing may be sent to a dead worker by those who hear of its last reports.
+        slot.budget = 0
+        process.ended = True
+        self._readable(slot, process, frames=_LAST_FRAMES)
+        foreign = death.signal == signal.SIGKILL and slot.reason is None
+        booting, tasks = slot.state is SlotState.BOOTING, slot.tasks
+        ended = slot.vacate(death, time.monotonic(), self._out_of_memory.killed() if foreign else False)
+        crashed = [each for each in ended if each[1].pid is not None]
+        reason = slot.reason or ("crashed" if crashed else "boot" if booting else "idle")
+        self.restarts[reason] += 1
+        self.rest(slot)
+        self.emit(ended)
+        fields: dict[str, Any] = {"slot": slot.number, "pid": process.pid, "reason": reason, "end": death.words}
+        fields |= {"signal": death.signal, "exit_code": death.exit_code, "tasks": tasks}
+        if crashed:
+            claim = crashed[0][0]
+            fields |= {"task_id": claim.task_id, "task_type": claim.task_type, "attempt": claim.attempt}
+        self._on_event("worker_ended", fields)
+        if slot.number >= self._size:
+            self.slots.pop(slot.number, None)
+        self.filler.emptied(slot, death, under_task=bool(crashed))
+        self.filler.turn(time.monotonic())
+        self._on_change()
+
+    def emit(self, ended: Iterable[Ended]) -> None:
+        """Tell outcomes."""
+        for claim, outcome in list(ended):
+            self._on_outcome(claim, outcome)
+        self._on_change()
+
+    def turn(self, now: float) -> float:
+        """Converge; return when to look again, monotonic."""
+        self.collector.sweep(now)
+        if now - self._looked_at >= TICK:
+            self._looked_at = now
+            self._out_of_memory.look()
+            self._tell_dropped()
+        self.filler.turn(now)
+        self.retire()
+        self.alarm.by(min(self._enforcer.turn(now), now + TICK))
+        return self.alarm.at
+
+    def _ring(self) -> None:
+        self.turn(time.monotonic())
+
+    def _tell_dropped(self) -> None:
+        if self.sink.dropped > self._dropped:
+            self._on_event("output_dropped", {"bytes": self.sink.dropped - self._dropped})
+            self._dropped = self.sink.dropped
+
+    def _launched(self, slot: Slot, process: Process) -> None:
+        process.listen(lambda: self._readable(slot, process), lambda: self._overhear(slot, process))
+        self.alarm.by(slot.kill_at)
+
+    def _overhear(self, slot: Slot, process: Process) -> None:
+        if slot.process is process and not process.stream.read() and process.stream.ended:
+            process.deafen()
+
+    def _readable(self, slot: Slot, process: Process, frames: int = FRAMES) -> None:
+        # First the output: what was written before a report was sent belongs to that attempt.
+        before = process.stream.total
+        process.stream.read()
+        receive = process.sock.recv
+        for _ in range(frames):
+            if slot.process is not process:
+                return
+            try:
+                frame = receive(wire.LIMIT, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            try:
+                self._frame(slot, process, frame, before)
+            except wire.ProtocolError as error:
+                self.kill(slot, PROTOCOL, text=f"the worker's socket was written to by something else: {error}")
+                return
+
+    def _frame(self, slot: Slot, process: Process, datagram: bytes, before: int) -> None:
+        frame = process.parts.whole(datagram)
+        if frame is None:
+            return
+        if frame[0] == wire.REPORT:
+            report = wire.decode_report(frame)
+            claim, outcome = slot.take_report(report, time.monotonic(), before)
+            if report.flags & wire.WORN and slot.worn is None:
+                slot.worn = MAX_MEMORY
+                self.retire()
+            if slot.sent:
+                self._mind_limits(slot)
+            else:
+                self.rest(slot)
+            self._on_outcome(claim, outcome)
+            self._on_change()
+        elif frame[0] == wire.READY and slot.state is SlotState.BOOTING:
+            if self.filler.ready(slot, wire.decode_message(frame)):
+                self._on_event("worker_ready", {"slot": slot.number, "pid": process.pid})
+                self.rest(slot)
+                self._on_change()
+        else:
+            raise wire.ProtocolError(f"frame {frame[0]} in state {slot.state}")
+
+    def _mind_limits(self, slot: Slot) -> None:
+        if slot.deadline < self.alarm.at:
+            self.alarm.by(slot.deadline)
+        if slot.memory is not None:
+            self.alarm.by(time.monotonic() + SAMPLE)
