@@ -27,8 +27,10 @@ _SIGNALS: Final = (
     signal.SIGXCPU,
 )
 _TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-# The public function looks the handler up in an enum, which takes two microseconds for each that is not in it.
-_handler_of: Final[Callable[[int], Any]] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_SETMASK: Final = int(signal.SIG_SETMASK)
+# What signal's functions wrap: they turn every answer into an enum, which takes longer than all the rest done here.
+_raw: Final[Any] = sys.modules.get("_signal", signal)
+_handler_of: Final[Callable[[int], Any]] = _raw.getsignal
 
 
 class Surroundings:
@@ -54,23 +56,29 @@ class Surroundings:
         if (sys.stdin, sys.stdout, sys.stderr) != self._streams:
             sys.stdin, sys.stdout, sys.stderr = self._streams
         for stream in self._streams[1:]:
-            with contextlib.suppress(Exception):
+            try:
                 stream.flush()
+            except Exception:
+                # Closed by the task, or full of text that was never meant for it.
+                continue
         for timer in _TIMERS:
             if signal.getitimer(timer) != (0.0, 0.0):
                 signal.setitimer(timer, 0.0)
         for number, handler in self._handlers:
             if _handler_of(number) is not handler:
                 self._restore_handler(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        _raw.pthread_sigmask(_SETMASK, self._mask)
         os.umask(self._umask)
         if sys.getrecursionlimit() != self._recursion:
             sys.setrecursionlimit(self._recursion)
         if _variables() != self._variables:
             self._restore_environment()
-        with contextlib.suppress(OSError):
-            # The directory that the task went to may be gone.
-            if _directory() != self._directory:
+        try:
+            if os.getcwd() != self._directory:
+                os.chdir(self._directory)
+        except OSError:
+            # The directory that the task went to is gone, or ours is.
+            with contextlib.suppress(OSError):
                 os.chdir(self._directory)
 
     def _restore_handler(self, number: int, handler: Any) -> None:
@@ -89,10 +97,3 @@ class Surroundings:
 def _variables() -> dict[Any, Any]:
     # What os.environ holds inside: to compare it through the mapping would decode every variable after every task.
     return getattr(os.environ, "_data", None) or dict(os.environ)
-
-
-def _directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
