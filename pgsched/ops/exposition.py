@@ -115,6 +115,7 @@ class _Collected(Collector):
 def _negotiated(accept: str) -> tuple[Encoder, str]:
     try:
         encoder, content_type = choose_encoder(accept)
-    except ValueError:
+    except Exception:
+        # It takes versions that are no numbers in several ways.
         return generate_latest, CONTENT_TYPE_PLAIN_0_0_4
     return encoder, content_type

@@ -153,6 +153,9 @@ class NoRecorder:
     def ran(self, task_type: str, status: str, seconds: float, late: float) -> None:
         """Do nothing."""
 
+    def close(self) -> None:
+        """Do nothing."""
+
 
 def make(slot: int) -> Recorder | NoRecorder:
     """Make the recorder of a worker, and move the user's own metrics to the slot's files.
