@@ -226,6 +226,7 @@ class Exchange:
     def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:
         for verdict in verdicts:
             self._holdings.remove(verdict.claim)
-        self._observer.settled(verdicts, fenced=settled.count(False), seconds=seconds)
+        accepted = [verdict for verdict, ok in zip(verdicts, settled, strict=True) if ok]
+        self._observer.settled(accepted, fenced=len(verdicts) - len(accepted), seconds=seconds)
         if any(verdict.kind in _REQUEUED for verdict in verdicts):
             self._survey.doubt()

@@ -16,7 +16,7 @@ class Observer(Protocol):
         """One claim statement answered: rows taken, advisory locks refused, attempts that failed."""
 
     def settled(self, verdicts: Sequence[Verdict], *, fenced: int, seconds: float) -> None:
-        """One settle answered; ``fenced`` of the verdicts changed no row."""
+        """One settle answered: the verdicts that were accepted, and how many more were too late (``fenced``)."""
 
     def outcome(self, claim: Claim, outcome: Outcome, verdict: Verdict | None) -> None:
         """An attempt ended; None means that the row is not ours any more and nothing is written."""

@@ -32,6 +32,7 @@ class Sampler:
         self._observer = observer
         self._local = local
         self._slots = slots
+        self._queues: set[str] = set()
 
     async def turn(self) -> float:
         """Report the gauges; return the interval."""
@@ -41,10 +42,16 @@ class Sampler:
         for state, count in self._slots().items():
             report("slots", count, state=state)
         report("lease_remaining_seconds", max(self._trust.expires_at - time.monotonic(), 0.0))
-        for depth in await self._store.depth():
-            report("queue_depth", depth.queued, queue=depth.queue, state="queued")
-            report("queue_depth", depth.processing, queue=depth.queue, state="processing")
-            report("oldest_due_seconds", depth.oldest_due, queue=depth.queue)
+        depths = {
+            depth.queue: (depth.queued, depth.processing, depth.oldest_due) for depth in await self._store.depth()
+        }
+        self._queues |= depths.keys()
+        for queue in self._queues:
+            # A queue that has run empty is in no row any more, and must not keep its last figures.
+            queued, processing, oldest_due = depths.get(queue, (0, 0, 0.0))
+            report("queue_depth", queued, queue=queue, state="queued")
+            report("queue_depth", processing, queue=queue, state="processing")
+            report("oldest_due_seconds", oldest_due, queue=queue)
         return INTERVAL
 
 

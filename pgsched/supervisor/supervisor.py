@@ -218,7 +218,7 @@ class Supervisor:
         self._observer.event(
             "lease_lost", logging.ERROR, supervisor=supervisor_id, held=len(self._holdings), unwritten=len(dropped)
         )
-        self._observer.settled(dropped, fenced=len(dropped), seconds=0.0)
+        self._observer.settled([], fenced=len(dropped), seconds=0.0)
         self._holdings.clear()
         self._backlog.take_all()
         self._pool.recall()
