@@ -126,7 +126,6 @@ class Formatter:
             return f"{text[:LONGEST]}... ({len(text) - LONGEST} more characters)"
         return text
 
-
     def _text(self, value: object) -> str:
         # Passwords go before anything is escaped: an escaped one would not be recognised.
         if isinstance(value, dict | list | tuple):

@@ -113,9 +113,8 @@ class Metrics:
 
     def _define_gauges(self) -> None:
         self._gauges = {
-            "active_workers": _gauge(
-                "scheduler_active_workers", "Number of concurrent workers currently running tasks."
-            ),
+            "active": _gauge("scheduler_active_workers", "Number of concurrent workers currently running tasks."),
+            "held": _gauge("pgsched_held_claims", "Claims that the supervisor holds, running ones included."),
             "backlog": _gauge("pgsched_backlog", "Claimed tasks that wait in the supervisor for a slot."),
             "slots": _gauge("pgsched_slots", "Slots by state.", "state"),
             "lease_remaining_seconds": _gauge(
@@ -129,7 +128,7 @@ class Metrics:
                 "pgsched_reaper_last_success_timestamp_seconds", "When the reaper last finished a turn, Unix time."
             ),
         }
-        self.sampled("active_workers", 0)
+        self.sampled("active", 0)
 
     def close(self) -> None:
         """Close the files; nothing can be counted any more."""
@@ -164,7 +163,8 @@ class Metrics:
         :param verdicts: those that were accepted.
         :param fenced: how many others changed no row.
         """
-        self._settle_seconds.observe(seconds)
+        if verdicts:
+            self._settle_seconds.observe(seconds)
         if fenced:
             self._fenced.inc(fenced)
         kinds = Count([(verdict.claim.task_type, verdict.kind, verdict.outcome) for verdict in verdicts])

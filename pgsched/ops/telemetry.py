@@ -34,8 +34,20 @@ _SUMMED = {
     VerdictKind.RETRY: "retried",
     VerdictKind.RELEASED: "released",
 }
-_SHOWN = ("active_workers", "backlog")
+_SHOWN = ("active", "backlog")
 """Gauges that a summary shows."""
+_POOL_LEVELS = {
+    "worker_ready": logging.DEBUG,
+    "worker_ended": logging.INFO,
+    "restart_delayed": logging.WARNING,
+    "forkserver_died": logging.WARNING,
+    "forkserver_threads": logging.WARNING,
+    "output_dropped": logging.WARNING,
+    "pool_failed": logging.ERROR,
+}
+_EXPECTED = frozenset({"stopped", "resized", "recycled", "max_tasks", "max_memory"})
+"""Reasons for which a worker ends that are nobody's misfortune."""
+_NOT_REPLACED = frozenset({"stopped", "resized"})
 
 
 class Telemetry:
@@ -85,8 +97,8 @@ class Telemetry:
         emit(
             event,
             level,
-            task=claim.task_id,
-            type=claim.task_type,
+            task_id=claim.task_id,
+            task_type=claim.task_type,
             attempt=claim.attempt,
             slot=outcome.slot,
             pid=outcome.pid,
@@ -114,16 +126,19 @@ class Telemetry:
     def event(self, name: str, level: int, **fields: object) -> None:
         """Anything else; ``level`` is one of :mod:`logging`'s."""
         emit(name, level, **fields)
-        if self._metrics is None:
-            return
-        if name == "database_lost":
+        if name == "database_lost" and self._metrics is not None:
             self._metrics.database_lost()
-        elif name == "worker_restarted":
-            self._metrics.restarted(str(fields.get("reason", "unknown")))
 
     def pool_event(self, name: str, fields: Mapping[str, object]) -> None:
-        """What the pool tells."""
-        self.event(name, _POOL_LEVELS.get(name, logging.INFO), **fields)
+        """What the pool tells: see :class:`pgsched.pool.pool.Pool`."""
+        level = _POOL_LEVELS.get(name, logging.INFO)
+        if name == "worker_ended":
+            reason = str(fields["reason"])
+            if reason not in _EXPECTED:
+                level = logging.WARNING
+            if reason not in _NOT_REPLACED and self._metrics is not None:
+                self._metrics.restarted(reason)
+        emit(name, level, **fields)
 
     def summarise(self) -> None:
         """Write what was done since the last summary, unless nothing was."""
@@ -140,6 +155,3 @@ class Telemetry:
         while True:
             await asyncio.sleep(SUMMARY_INTERVAL)
             self.summarise()
-
-
-_POOL_LEVELS: dict[str, int] = {}

@@ -156,8 +156,8 @@ def test_an_outcome_without_a_claim_is_discarded(metrics: Metrics, directory: Pa
 
 
 def test_gauges_show_one_series_without_a_process_label(metrics: Metrics, directory: Path) -> None:
-    metrics.sampled("active_workers", 3)
-    metrics.sampled("active_workers", 2)
+    metrics.sampled("active", 3)
+    metrics.sampled("active", 2)
     metrics.sampled("lease_remaining_seconds", -1.5)
     metrics.sampled("slots", 4, state="idle")
     metrics.sampled("queue_depth", 12, queue="default", state="queued")
