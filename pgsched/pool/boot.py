@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from dataclasses import asdict
 from types import FrameType
 from typing import Any, Final
@@ -92,7 +93,22 @@ def enter() -> None:
 
 def release_forks() -> None:
     """Let what this process forks from now on be ended by a signal: multiprocessing relies on it."""
-    os.register_at_fork(after_in_child=_leave)
+    held = threading.local()
+
+    def hold() -> None:
+        held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+
+    def resume() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
+
+    def release() -> None:
+        for number in IGNORED:
+            if signal.getsignal(number) is ignore:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        resume()
+
+    # A signal that came between the fork and the change of handlers would be lost; so it waits.
+    os.register_at_fork(before=hold, after_in_parent=resume, after_in_child=release)
 
 
 def socket_on_input() -> socket.socket:
@@ -106,12 +122,6 @@ def socket_on_input() -> socket.socket:
 
 def ignore(_number: int, _frame: FrameType | None) -> None:
     """A signal handler that does nothing."""
-
-
-def _leave() -> None:
-    for number in IGNORED:
-        if signal.getsignal(number) is ignore:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:

@@ -133,10 +133,6 @@ class Filler:
         if under_task or planned or not self._open:
             return
         killed = death.signal == signal.SIGKILL and slot.reason is None
-        if killed and not slot.ready:
-            # One kill may be anybody's; the second in a row, before it was ever ready, is how it always goes.
-            slot.boot_kills += 1
-            killed = slot.boot_kills == 1
         error = self._errors.pop(slot.number, None)
         if error is None:
             when = "while it was idle" if slot.ready else "before it was ready"
@@ -226,6 +222,8 @@ class Filler:
         """Count an end that no task answers for; return the seconds until the next attempt."""
         if self._first is not None and not self._first.done():
             self._first.set_exception(error)
+        if self.failure is not None:
+            return math.inf
         answer = self._intensity.died(now, lived, killed)
         if isinstance(answer, GiveUp):
             self.failure = PoolError(f"workers end as fast as they are started ({answer.deaths} times): {error}")

@@ -99,7 +99,7 @@ class Keeper:
     async def end(self, within: float) -> None:
         """End the forkserver for good, politely for so many seconds, and wait for that."""
         self._closed = True
-        if self._launcher is not None:
+        if self._launcher is not None and self.ready:
             self._launcher.hang_up()
             await self._until_gone(within)
         if self._launcher is not None:
@@ -169,7 +169,7 @@ class Keeper:
             foreign = self.ready or death.signal == signal.SIGKILL
             text = f"the forkserver was lost: {death.words}"
             error = PoolError(text) if foreign else AppError(f"cannot import {self._settings.app}: {death.words}")
-        killed = self.ready and death.signal == signal.SIGKILL
+        killed = death.signal == signal.SIGKILL and self._error is None
         self._drop(launcher)
         self._owner.forsaken()
         if not self._closed:

@@ -71,8 +71,6 @@ class Slot:
         """Tasks that may still be sent to its worker."""
         self.tasks = 0
         """Reports that its worker has sent."""
-        self.boot_kills = 0
-        """Workers in a row that were killed by a foreign hand before they were ready."""
         self._sequence = 0
         self._cpu_before = 0.0
         self._output_from = 0
@@ -111,7 +109,6 @@ class Slot:
         self.state = advance(SLOT, self.state, SlotState.IDLE)
         self.ready = now
         self.kill_at = math.inf
-        self.boot_kills = 0
         self._cpu_before = cpu_seconds
 
     def send(self, claim: Claim, timeout: float, memory: int | None, now: float) -> bool:

@@ -260,6 +260,7 @@ class Workers:
             if self.filler.ready(slot, wire.decode_message(frame)):
                 self._on_event("worker_ready", {"slot": slot.number, "pid": process.pid})
                 self.rest(slot)
+                self.retire()
                 self._on_change()
         else:
             raise wire.ProtocolError(f"frame {frame[0]} in state {slot.state}")

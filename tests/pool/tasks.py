@@ -3,6 +3,7 @@
 import ctypes
 import decimal
 import faulthandler
+import itertools
 import multiprocessing
 import os
 import random
@@ -75,7 +76,7 @@ async def async_cleanup(path: str) -> None:
     try:
         await asyncio.sleep(600)
     finally:
-        Path(path).write_text("cleaned up")
+        os.close(os.open(path, os.O_CREAT))
 
 
 @app.task
@@ -140,7 +141,7 @@ class Strange(BaseException): ...
 
 
 @app.task
-def fail(how: str) -> NoReturn:
+def fail(how: str) -> None:
     if how == "pair":
         raise Pair("a", "b")
     if how == "picky":
@@ -168,7 +169,7 @@ def fail(how: str) -> NoReturn:
         except KeyError as error:
             raise ValueError("outer") from error
     if how == "deep":
-        return fail.function(how)
+        fail.function(how)
     raise AssertionError(how)
 
 
@@ -280,11 +281,15 @@ def spin() -> None:
 
 
 @app.task
-def sleep_in_c(mark: str | None = None) -> None:
-    """Hold the interpreter in C code."""
-    if mark:
-        Path(mark).touch()
+def sleep_in_c() -> None:
+    """Hold the interpreter in C code that a signal ends."""
     ctypes.PyDLL(None).sleep(600)
+
+
+@app.task
+def stuck_in_c() -> bool:
+    """Hold the interpreter in C code that no signal ends."""
+    return all(itertools.repeat(True))
 
 
 @app.task
@@ -313,12 +318,8 @@ def block_signals() -> None:
 @app.task
 def start_sleeps(how: str) -> list[int]:
     """Start processes that outlive us if they can, and wait."""
-    own_session = how == "session"
-    if how == "deep":
-        command = ["sh", "-c", "sh -c 'sleep 600 & sleep 600' & wait"]
-    else:
-        command = ["sh", "-c", "sleep 600"]
-    subprocess.Popen(command, start_new_session=own_session).wait()
+    script = "sh -c 'sleep 600 & sleep 600' & wait" if how == "deep" else "sleep 600"
+    subprocess.Popen(["sh", "-c", script], start_new_session=how == "session").wait()
     return []
 
 

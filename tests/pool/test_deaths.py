@@ -1,0 +1,285 @@
+"""A worker may die at any step of its conversation with the parent: each claim it had has exactly one outcome.
+
+The steps are held by stopping the worker (SIGSTOP) or the parent's loop, not by waiting and hoping.
+"""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pgsched.model import OutcomeKind
+from tests.pool.conftest import Harness, pooled
+from tests.support import eventually, eventually_async, gone, process
+
+METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: (found := process(pid)) is not None and found.state == "T", "the worker to stop")
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    """Send a deadly signal; a stopped process takes it when it is continued, before it does anything else."""
+    os.kill(pid, number)
+    os.kill(pid, signal.SIGCONT)
+
+
+async def refilled(harness: Harness, pid: int) -> None:
+    """The slot of the dead worker is filled, and works."""
+    await harness.free()
+    assert harness.worker() != pid
+    assert await harness.value("add", '{"a": 1}') == "2"
+
+
+def crash(number: int) -> str:
+    return f"killed by signal {number} ({signal.Signals(number).name})"
+
+
+@METHODS
+@SIGNALS
+async def test_while_it_boots(method: str, number: signal.Signals) -> None:
+    async with pooled(start_method=method) as harness:
+        os.kill(harness.worker(), signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.slots()["booting"] and harness.workers(), every=0.0005)
+        booting = harness.worker()
+        kill(booting, number)
+        await harness.free()
+        # It may have been ready before the signal came; then it was idle.
+        assert harness.pool.restarts["boot"] + harness.pool.restarts["idle"] == 2
+        await refilled(harness, booting)
+
+
+@METHODS
+@SIGNALS
+async def test_while_it_is_idle(method: str, number: signal.Signals) -> None:
+    async with pooled(start_method=method) as harness:
+        pid = harness.worker()
+        kill(pid, number)
+        await eventually_async(lambda: harness.pool.restarts["idle"] == 1)
+        await refilled(harness, pid)
+        assert harness.said("worker_ended")[0]["end"] == crash(number)
+
+
+@METHODS
+@SIGNALS
+async def test_with_a_task_that_it_has_not_taken(method: str, number: signal.Signals) -> None:
+    async with pooled(start_method=method) as harness:
+        pid = harness.worker()
+        stop(pid)
+        waiting = [harness.start("add", '{"a": 1}', ahead=3) for _ in range(3)]
+        kill(pid, number)
+        for task_id in waiting:
+            outcome = await harness.outcome(task_id)
+            assert (outcome.kind, outcome.seconds, outcome.failure) == (OutcomeKind.INTERRUPTED, 0.0, None)
+        await refilled(harness, pid)
+
+
+@METHODS
+@SIGNALS
+async def test_with_a_task_that_runs_and_others_that_wait(method: str, number: signal.Signals, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled(start_method=method) as harness:
+        pid = harness.worker()
+        running = harness.start("wait_for", json.dumps({"path": str(tmp_path / "never"), "mark": str(mark)}))
+        waiting = [harness.start("add", '{"a": 1}', ahead=3) for _ in range(3)]
+        await eventually_async(mark.exists)
+        died = time.monotonic()
+        kill(pid, number)
+        outcome = await harness.outcome(running)
+        assert time.monotonic() - died < 1.0
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.failure is not None
+        assert outcome.failure.error == crash(number)
+        assert outcome.failure.signal == number
+        assert outcome.seconds > 0
+        for task_id in waiting:
+            assert (await harness.outcome(task_id))[:2] == (OutcomeKind.INTERRUPTED, 0.0)
+        await refilled(harness, pid)
+        assert harness.pool.restarts == {"crashed": 1}
+
+
+@METHODS
+@SIGNALS
+async def test_in_the_middle_of_a_report(method: str, number: signal.Signals) -> None:
+    async with pooled(start_method=method) as harness:
+        pid = harness.worker()
+        # Several times what the socket holds: the worker waits for room, because the loop does not run here.
+        task = harness.start("text", json.dumps({"size": 1_000_000}))
+        waiting = harness.start("add", '{"a": 1}', ahead=1)
+        eventually(lambda: "sock" in Path(f"/proc/{pid}/wchan").read_text(), "the worker to wait for room")
+        kill(pid, number)
+        eventually(lambda: gone(pid))
+        outcome = await harness.outcome(task)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert (await harness.outcome(waiting))[:2] == (OutcomeKind.INTERRUPTED, 0.0)
+        await refilled(harness, pid)
+
+
+@METHODS
+@SIGNALS
+async def test_after_a_report_that_nobody_has_read(method: str, number: signal.Signals, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled(start_method=method) as harness:
+        pid = harness.worker()
+        task = harness.start("add", '{"a": 41}')
+        following = harness.start("wait_for", json.dumps({"path": str(tmp_path / "never"), "mark": str(mark)}), ahead=1)
+        # It runs the next task, so it has sent the first one's report.
+        eventually(mark.exists)
+        kill(pid, number)
+        eventually(lambda: gone(pid))
+        outcome = await harness.outcome(task)
+        assert (outcome.kind, outcome.result) == (OutcomeKind.RETURNED, "42")
+        assert (await harness.outcome(following)).kind is OutcomeKind.CRASHED
+        await refilled(harness, pid)
+
+
+@METHODS
+async def test_while_it_is_asked_to_leave(method: str) -> None:
+    async with pooled(start_method=method) as harness:
+        pid = harness.worker()
+        stop(pid)
+        harness.pool.recycle()
+        assert harness.pool.slots()["stopping"] == 1
+        kill(pid, signal.SIGKILL)
+        await refilled(harness, pid)
+        assert harness.pool.restarts == {"recycled": 1}
+
+
+@METHODS
+@SIGNALS
+async def test_in_its_grace_period(method: str, number: signal.Signals, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled(start_method=method, grace=30.0) as harness:
+        pid = harness.worker()
+        task = harness.start("stubborn", json.dumps({"mark": str(mark)}))
+        await eventually_async(mark.exists)
+        harness.pool.stop_task(task, OutcomeKind.CANCELLED, "cancelled by the test")
+        assert harness.pool.slots()["killing"] == 1
+        kill(pid, number)
+        outcome = await harness.outcome(task)
+        assert outcome.kind is OutcomeKind.CANCELLED
+        assert outcome.failure is not None
+        assert outcome.failure.error == "cancelled by the test"
+        await refilled(harness, pid)
+
+
+async def test_a_death_at_a_random_moment(dice: random.Random) -> None:
+    """Whatever the moment: one outcome per claim, and a result where there was a report."""
+    async with pooled(processes=2) as harness:
+        total = 3000
+
+        def feed() -> None:
+            while len(harness.dispatched) < total and harness.dispatch(harness.claim("add", '{"a": 1}'), 16):
+                pass
+
+        harness.react = lambda claim, outcome: feed()
+        feed()
+        for moment in sorted(dice.sample(range(total - 200), 25)):
+            await eventually_async(lambda: len(harness.outcomes) >= moment and harness.workers(), every=0.0002)
+            os.kill(dice.choice(harness.workers()), signal.SIGKILL)
+            await eventually_async(lambda: harness.dispatch(harness.claim("add", '{"a": 1}'), 16), every=0.0002)
+        await eventually_async(lambda: len(harness.outcomes) == len(harness.dispatched) >= total)
+        kinds = Counter(outcome.kind for outcome in harness.outcomes.values())
+        assert set(kinds) <= {OutcomeKind.RETURNED, OutcomeKind.CRASHED, OutcomeKind.INTERRUPTED}
+        assert kinds[OutcomeKind.CRASHED] == harness.pool.restarts["crashed"] <= 25
+        assert kinds[OutcomeKind.INTERRUPTED] <= 25 * 17
+
+
+@pytest.mark.parametrize(
+    ("task_type", "payload", "error"),
+    [
+        ("die", '{"number": 11}', "killed by signal 11 (SIGSEGV)"),
+        ("die", '{"number": 9}', "killed by signal 9 (SIGKILL)"),
+        ("die", '{"number": 15}', "killed by signal 15 (SIGTERM)"),
+        ("abort", "{}", "killed by signal 6 (SIGABRT)"),
+        ("leave", '{"how": "_exit_7"}', "exited with code 7 during the task"),
+        ("overflow", "{}", "killed by signal 11 (SIGSEGV)"),
+    ],
+)
+async def test_f25_how_it_died_is_told(task_type: str, payload: str, error: str) -> None:
+    async with pooled() as harness:
+        pid = harness.worker()
+        outcome = await harness.run(task_type, payload, timeout=20)
+        assert outcome.kind is OutcomeKind.CRASHED
+        failure = outcome.failure
+        assert failure is not None
+        assert failure.error == error
+        assert failure.out_of_memory is False
+        assert (failure.peak_memory or 0) > 4 * 1024 * 1024
+        (ended,) = harness.said("worker_ended")
+        assert ended["task_type"] == task_type
+        assert ended["pid"] == pid
+        assert ended["reason"] == "crashed"
+        assert failure.error.startswith(ended["end"])
+
+
+async def test_f25_no_memory_is_told() -> None:
+    async with pooled() as harness:
+        outcome = await harness.run("exhaust_address_space")
+        assert outcome.kind is OutcomeKind.RAISED
+        assert outcome.failure is not None
+        assert outcome.failure.error == "MemoryError"
+        assert outcome.failure.out_of_memory is True
+
+
+async def test_a_crash_keeps_its_last_words_and_a_segfault_its_python_stack() -> None:
+    async with pooled() as harness:
+        await harness.value("say", '{"words": "from the one before"}')
+        outcome = await harness.run("die", '{"number": 9, "words": "goodbye"}')
+        assert outcome.failure is not None
+        assert outcome.failure.stderr == "goodbye\n"
+        outcome = await harness.run("abort")
+        assert outcome.failure is not None
+        assert "tests/pool/tasks.py" in (outcome.failure.stderr or "")
+
+
+async def test_f01_large_payloads_and_workers_that_die_at_once() -> None:
+    async with pooled(processes=2) as harness:
+        filler = "x" * (2 * 1024 * 1024)
+        for number in range(20):
+            await harness.free(timeout=20)
+            if number % 3:
+                harness.start("nap", '{"seconds": 0.05}')
+            else:
+                # An argument that does not fit fails; one that fits and is large arrives at a worker that dies.
+                harness.start("echo", json.dumps({"value": filler}))
+                os.kill(next(iter(r.pid for r in harness.pool.running() if r.pid)), signal.SIGKILL)
+        await eventually_async(lambda: len(harness.outcomes) == 20, timeout=20)
+        await harness.free(2)
+
+
+async def test_f09_f22_many_deaths_leave_no_zombie_and_no_descriptor() -> None:
+    async with pooled(processes=4) as harness:
+        await harness.run("leave", '{"how": "_exit_7"}')
+        await harness.free(4)
+        before = len(os.listdir("/proc/self/fd"))
+        semaphores = len(os.listdir("/dev/shm"))
+        for _ in range(50):
+            await harness.free()
+            harness.start("die", '{"number": 9}')
+            zombies = [found for pid in harness.workers() if (found := process(pid)) and found.state == "Z"]
+            assert len(zombies) <= 4
+        await harness.free(4)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/dev/shm")) == semaphores
+        assert harness.pool.restarts["crashed"] == 51
+
+
+async def test_f04_idle_workers_killed_by_hand_are_replaced_and_counted() -> None:
+    for processes in (1, 4):
+        async with pooled(processes=processes) as harness:
+            for pid in harness.workers():
+                os.kill(pid, signal.SIGKILL)
+            await eventually_async(lambda: harness.pool.restarts["idle"] == processes)
+            await harness.free(processes)
+            for _ in range(10):
+                await harness.value("add", '{"a": 1}')
+            assert harness.pool.restarts.total() == processes

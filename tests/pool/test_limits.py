@@ -1,0 +1,178 @@
+"""Limits are kept from outside: no code of a task is in the way, and nothing that it started is left."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pgsched.model import OutcomeKind
+from tests.pool.conftest import pooled
+from tests.support import descendants, eventually, eventually_async, process, processes
+
+METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
+
+
+@pytest.mark.parametrize(
+    "task_type",
+    ["spin", "sleep_in_c", "stuck_in_c", "catastrophic_regex", "join_thread", "block_signals", "stubborn"],
+)
+async def test_f16_a_time_limit_holds_whatever_the_task_does(task_type: str) -> None:
+    async with pooled(grace=0.5) as harness:
+        began = time.monotonic()
+        await harness.free()
+        outcome = await harness.outcome(harness.start(task_type, timeout=0.3))
+        assert outcome.kind is OutcomeKind.TIMED_OUT, outcome
+        assert time.monotonic() - began < 5
+
+
+async def test_f16_a_time_limit_is_told_with_the_stacks() -> None:
+    async with pooled(grace=0.3) as harness:
+        for task_type in ("spin", "sleep_in_c", "stuck_in_c", "catastrophic_regex"):
+            await harness.free()
+            outcome = await harness.outcome(harness.start(task_type, timeout=0.2))
+            assert outcome.kind is OutcomeKind.TIMED_OUT
+            failure = outcome.failure
+            assert failure is not None
+            assert failure.error == "timed out after 0.2 s"
+            assert f"in {task_type}" in (failure.stack or "")
+            assert failure.out_of_memory in (None, False)
+        await harness.free()
+        assert harness.pool.restarts == {"timed_out": 4}
+
+
+async def test_the_task_type_s_limit_holds_and_the_row_s_goes_before_it() -> None:
+    async with pooled() as harness:
+        outcome = await harness.run("short_limit", '{"seconds": 30}')
+        assert outcome.kind is OutcomeKind.TIMED_OUT
+        assert outcome.failure is not None
+        assert outcome.failure.error == "timed out after 0.3 s"
+        assert 0.3 <= outcome.seconds < 1.0
+        await harness.free()
+        outcome = await harness.outcome(harness.start("short_limit", '{"seconds": 0.5}', timeout=20.0))
+        assert outcome.kind is OutcomeKind.RETURNED
+
+
+async def test_a_task_sent_ahead_has_its_whole_time() -> None:
+    async with pooled() as harness:
+        first = harness.start("nap", '{"seconds": 0.4}')
+        second = harness.start("short_limit", '{"seconds": 0.15}', ahead=1)
+        assert (await harness.outcome(first)).kind is OutcomeKind.RETURNED
+        assert (await harness.outcome(second)).kind is OutcomeKind.RETURNED
+
+
+async def test_a_task_that_returns_after_the_soft_signal_has_completed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled() as harness:
+        pid = harness.worker()
+        task = harness.start("polite", json.dumps({"mark": str(mark)}))
+        await eventually_async(mark.exists)
+        harness.pool.stop_task(task, OutcomeKind.CANCELLED, "somebody cancelled it")
+        outcome = await harness.outcome(task)
+        assert (outcome.kind, outcome.result) == (OutcomeKind.RETURNED, '"somebody cancelled it"')
+        # A signal that arrives late must not meet another task: the worker is replaced all the same.
+        await harness.free()
+        assert harness.worker() != pid
+
+
+async def test_an_async_task_is_cancelled_from_within(tmp_path: Path) -> None:
+    cleaned = tmp_path / "cleaned"
+    async with pooled() as harness:
+        outcome = await harness.outcome(harness.start("async_cleanup", json.dumps({"path": str(cleaned)}), timeout=0.2))
+        assert outcome.kind is OutcomeKind.TIMED_OUT
+        assert cleaned.exists()
+
+
+async def test_a_stop_reaches_only_the_task_it_is_for(tmp_path: Path) -> None:
+    """The worker has gone on to the next task when the signal comes: that one runs to its end."""
+    mark, done = tmp_path / "mark", tmp_path / "done"
+    async with pooled() as harness:
+        first = harness.start("noop")
+        second = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=1)
+        # The loop does not run: the parent still believes that the first one runs.
+        eventually(mark.exists)
+        harness.pool.stop_task(first, OutcomeKind.CANCELLED, "too late")
+        assert (await harness.outcome(first)).kind is OutcomeKind.RETURNED
+        done.touch()
+        assert (await harness.outcome(second)).kind is OutcomeKind.RETURNED
+        await harness.free()
+        assert harness.pool.restarts == {"cancelled": 1}
+
+
+@pytest.mark.parametrize("task_type", ["grow", "grow_below"])
+async def test_a_memory_limit_counts_the_task_and_what_it_started(task_type: str) -> None:
+    async with pooled() as harness:
+        outcome = await harness.run(task_type, '{"megabytes": 300}', timeout=20)
+        assert outcome.kind is OutcomeKind.OVER_MEMORY
+        failure = outcome.failure
+        assert failure is not None
+        assert failure.error.startswith("over memory: ")
+        assert failure.error.endswith(" MiB used, limit 128 MiB")
+        assert failure.out_of_memory is True
+        assert task_type in (failure.stack or "")
+        await harness.free()
+        assert harness.pool.restarts == {"over_memory": 1}
+        assert await harness.value("grow", '{"megabytes": 20, "seconds": 0.2}') == str(20 * 1024 * 1024)
+
+
+async def test_memory_that_processes_share_is_counted_once() -> None:
+    async with pooled() as harness:
+        outcome = await harness.run("share", '{"megabytes": 70}')
+        assert outcome.kind is OutcomeKind.RETURNED, outcome
+
+
+@METHODS
+@pytest.mark.parametrize("how", ["group", "deep", "session"])
+async def test_f11_nothing_that_the_task_started_is_left(method: str, how: str) -> None:
+    async with pooled(start_method=method, grace=0.3) as harness:
+        pid = harness.worker()
+        task = harness.start("start_sleeps", json.dumps({"how": how}), timeout=0.5)
+
+        def sleeps() -> list[int]:
+            return [found.pid for found in descendants(pid) if found.name == "sleep"]
+
+        await eventually_async(lambda: len(sleeps()) == (2 if how == "deep" else 1))
+        started = sleeps()
+        assert (await harness.outcome(task)).kind is OutcomeKind.TIMED_OUT
+        await eventually_async(lambda: all(process(each) is None for each in started), timeout=3)
+
+
+async def test_f14_a_task_may_have_processes_of_its_own() -> None:
+    async with pooled() as harness:
+        assert await harness.value("inner_executor") == "[0,2,4,6,8,10,12,14]"
+        assert await harness.value("inner_pool") == "[0,2,4,6,8,10,12,14]"
+        assert await harness.value("inner_process") == "0"
+        assert await harness.value("terminate_inner") == "-15"
+
+
+@pytest.mark.parametrize("task_type", ["inner_executor", "inner_process"])
+async def test_f14_they_end_with_it(task_type: str) -> None:
+    async with pooled(grace=0.2) as harness:
+        pid = harness.worker()
+        task = harness.start(task_type, '{"seconds": 600}', timeout=1.0)
+        await eventually_async(lambda: descendants(pid))
+        assert (await harness.outcome(task)).kind is OutcomeKind.TIMED_OUT
+        await eventually_async(lambda: not [found for found in processes() if found.group == pid], timeout=3)
+
+
+async def test_f11_what_a_task_leaves_behind_ends_with_its_worker() -> None:
+    async with pooled() as harness:
+        left = int(await harness.value("leave_sleep") or "0")
+        assert process(left) is not None
+        os.kill(harness.worker(), 9)
+        # It holds the worker's end of everything, so an end of file never comes; the death is believed all the same.
+        await eventually_async(lambda: harness.pool.restarts["idle"] == 1, timeout=2)
+        await eventually_async(lambda: process(left) is None, timeout=3)
+        assert await harness.value("add", '{"a": 1}') == "2"
+
+
+async def test_f03_a_stubborn_task_is_followed_by_a_quick_one() -> None:
+    async with pooled(grace=0.1) as harness:
+        for _ in range(10):
+            await harness.free()
+            task = harness.start("stubborn", timeout=0.1)
+            assert (await harness.outcome(task)).kind is OutcomeKind.TIMED_OUT
+            ended = time.monotonic()
+            assert await harness.value("nap", '{"seconds": 0.01}') == "0.01"
+            assert time.monotonic() - ended < 2

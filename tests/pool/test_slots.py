@@ -1,0 +1,329 @@
+"""Slots are filled and refilled: recycling, resizing, workers that cannot boot, crash storms that end."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgsched.errors import AppError, PoolError
+from pgsched.model import OutcomeKind
+from tests.pool.conftest import Harness, pooled
+from tests.support import ROOT, eventually_async, gone, process
+
+METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
+
+
+def app_in(directory: Path, source: str, **settings: Any) -> Harness:
+    """A pool of an app that is written for the test."""
+    (directory / "written.py").write_text(f"from pgsched.app import App\n{source}\n")
+    path = os.pathsep.join([str(directory), str(ROOT)])
+    return Harness(app="written:app", environment={"PYTHONPATH": path}, **settings)
+
+
+@METHODS
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise ValueError('on import')", "ValueError: on import"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import os; os._exit(3)", ""),
+        ("def :", "SyntaxError"),
+        ("app = 3", "written:app is int, must be an App"),
+        ("", "written has no attribute app"),
+    ],
+)
+async def test_f24_an_app_that_cannot_be_imported_ends_the_start(
+    method: str, source: str, words: str, tmp_path: Path
+) -> None:
+    harness = app_in(tmp_path, source, start_method=method)
+    with pytest.raises((AppError, PoolError)) as caught:
+        await harness.pool.start()
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if words:
+        assert isinstance(caught.value, AppError)
+    if "ValueError" in words:
+        assert "written.py" in caught.value.details
+        assert "importlib" not in caught.value.details
+    # Fewer than a handful of attempts.
+    assert harness.pool.restarts.total() <= 2
+
+
+@METHODS
+async def test_an_import_that_takes_too_long_ends_the_start(method: str, tmp_path: Path) -> None:
+    harness = app_in(tmp_path, "import time; time.sleep(600)", start_method=method, boot_timeout=0.5)
+    with pytest.raises(PoolError, match=r"0\.5 s"):
+        await harness.pool.start()
+
+
+async def test_an_app_that_names_no_module_of_ours(tmp_path: Path) -> None:
+    harness = Harness(app="no.such.place:app")
+    with pytest.raises(AppError, match=r"cannot import no\.such\.place: ModuleNotFoundError"):
+        await harness.pool.start()
+
+
+@METHODS
+async def test_f24_workers_that_leave_a_moment_after_they_were_ready_end_the_pool(method: str, tmp_path: Path) -> None:
+    source = """
+import os, threading
+app = App()
+def leave():
+    os._exit(9)
+def recorder(slot):
+    timer = threading.Timer(0.02, leave)
+    timer.daemon = True
+    timer.start()
+"""
+    harness = app_in(tmp_path, source, start_method=method, recorder="written:recorder", processes=2)
+    await harness.pool.start()
+
+    def failed() -> bool:
+        try:
+            harness.pool.turn()
+        except PoolError as error:
+            return "exited with code 9 while it was idle" in str(error)
+        return False
+
+    began = time.monotonic()
+    await eventually_async(failed, timeout=30, every=0.02)
+    # Six steps of 0.1, 0.2, ... seconds; the two slots share them.
+    assert time.monotonic() - began > 5
+    assert harness.pool.restarts["idle"] < 20
+    assert len(harness.said("restart_delayed")) < 20
+    assert len(harness.said("pool_failed")) == 1
+    await harness.pool.stop()
+
+
+async def test_a_worker_that_cannot_boot_later_leaves_the_others_working(tmp_path: Path) -> None:
+    flag = tmp_path / "broken"
+    source = f"""
+import os
+import random
+app = App()
+@app.task
+def add(a: int, b: int = 1) -> int:
+    return a + b
+if os.path.exists({str(flag)!r}):
+    raise ValueError("broken by a deploy")
+"""
+    harness = app_in(tmp_path, source, start_method="spawn", processes=2)
+    await harness.pool.start()
+    flag.touch()
+    os.kill(harness.worker(0), signal.SIGKILL)
+    await eventually_async(lambda: harness.pool.restarts["boot"] >= 2)
+    assert "broken by a deploy" in str(harness.said("restart_delayed"))
+    assert await harness.value("add", '{"a": 1}') == "2"
+    flag.unlink()
+    await harness.free(2)
+    await harness.pool.stop()
+
+
+async def test_f21_an_app_that_starts_a_pool_at_its_import_is_told_so(tmp_path: Path) -> None:
+    source = """
+import asyncio
+from pgsched.pool.pool import Pool, PoolSettings
+app = App()
+asyncio.run(Pool(PoolSettings(app="written:app", processes=1), lambda claim, outcome: None).start())
+"""
+    harness = app_in(tmp_path, source)
+    with pytest.raises(AppError, match="written:app starts a supervisor when it is imported"):
+        await harness.pool.start()
+
+
+@METHODS
+async def test_a_forkserver_that_is_killed_is_replaced_and_workers_go_on(method: str, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    async with pooled(start_method=method, processes=2) as harness:
+        forkserver = harness.forkserver
+        task = harness.start("wait_for", json.dumps({"path": str(done)}))
+        os.kill(forkserver, signal.SIGKILL)
+        await eventually_async(lambda: harness.said("forkserver_died"))
+        assert await harness.value("add", '{"a": 1}') == "2"
+        # A worker that is needed now comes from the new one.
+        idle = harness.pool.running()[0].slot ^ 1
+        os.kill(harness.worker(idle), signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.restarts["idle"] == 1)
+        await harness.free()
+        assert harness.forkserver != forkserver
+        done.touch()
+        assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
+        assert harness.pool.restarts == {"idle": 1}
+
+
+async def test_a_forkserver_that_dies_while_it_forks(tmp_path: Path) -> None:
+    async with pooled(processes=4) as harness:
+        for _ in range(3):
+            os.kill(harness.forkserver, signal.SIGSTOP)
+            for pid in harness.workers():
+                os.kill(pid, signal.SIGKILL)
+            await eventually_async(lambda: harness.pool.slots()["booting"] == 4)
+            os.kill(harness.forkserver, signal.SIGKILL)
+            await harness.free(4, timeout=20)
+        assert await harness.value("add", '{"a": 1}') == "2"
+
+
+async def test_a_forkserver_with_threads_is_told(tmp_path: Path) -> None:
+    source = """
+import threading, time
+app = App()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+    harness = app_in(tmp_path, source)
+    await harness.pool.start()
+    assert harness.said("forkserver_threads") == [{"threads": 2}]
+    await harness.pool.stop()
+
+
+@METHODS
+async def test_a_worker_never_runs_more_tasks_than_it_may(method: str) -> None:
+    async with pooled(start_method=method, processes=2, max_tasks_per_worker=3) as harness:
+        pids = []
+        for _ in range(20):
+            await eventually_async(lambda: harness.dispatch(harness.claim("pid"), 4), every=0.001)
+        await eventually_async(lambda: len(harness.outcomes) == 20)
+        pids = [outcome.result for outcome in harness.outcomes.values()]
+        assert max(pids.count(pid) for pid in pids) == 3
+        assert harness.pool.restarts.keys() == {"max_tasks"}
+        for ended in harness.said("worker_ended"):
+            assert (ended["exit_code"], ended["tasks"]) == (0, 3)
+
+
+async def test_a_worker_that_has_grown_is_replaced_between_two_tasks() -> None:
+    async with pooled(max_memory_per_worker=100 * 1024 * 1024) as harness:
+        first = await harness.value("keep", '{"megabytes": 10}')
+        assert await harness.value("keep", '{"megabytes": 10}') == first
+        assert await harness.value("keep", '{"megabytes": 100}') == first
+        # Its size is looked at several times a second at most.
+        await harness.value("nap", '{"seconds": 0.25}')
+        await eventually_async(lambda: harness.pool.restarts["max_memory"] == 1)
+        assert await harness.value("pid") != first
+
+
+async def test_workers_are_recycled_one_after_the_other_and_tasks_go_on() -> None:
+    async with pooled(processes=3) as harness:
+        before = set(harness.workers())
+        absent = 0
+        harness.pool.recycle()
+
+        def turned() -> bool:
+            nonlocal absent
+            slots = harness.pool.slots()
+            absent = max(absent, slots["empty"] + slots["booting"] + slots["stopping"])
+            harness.dispatch(harness.claim("noop"), 2)
+            return harness.pool.restarts["recycled"] == 3
+
+        await eventually_async(turned, every=0.0005)
+        await harness.free(3)
+        assert absent == 1
+        assert not before & set(harness.workers())
+        assert {outcome.kind for outcome in harness.outcomes.values()} == {OutcomeKind.RETURNED}
+
+
+async def test_a_recycled_worker_finishes_what_it_runs(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    async with pooled() as harness:
+        task = harness.start("wait_for", json.dumps({"path": str(done)}))
+        waiting = harness.start("noop", ahead=1)
+        harness.pool.recycle()
+        assert not harness.dispatch(harness.claim("noop"), 8)
+        done.touch()
+        assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
+        assert (await harness.outcome(waiting)).kind is OutcomeKind.RETURNED
+        await eventually_async(lambda: harness.pool.restarts["recycled"] == 1)
+        await harness.free()
+
+
+async def test_a_worker_that_does_not_leave_is_killed() -> None:
+    async with pooled(grace=0.2) as harness:
+        os.kill(harness.worker(), signal.SIGSTOP)
+        harness.pool.recycle()
+        await eventually_async(lambda: harness.pool.restarts["recycled"] == 1, timeout=3)
+        await harness.free()
+
+
+async def test_the_number_of_slots_can_be_changed(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    async with pooled(processes=1) as harness:
+        harness.pool.resize(4)
+        await harness.free(4)
+        tasks = [harness.start("wait_for", json.dumps({"path": str(done)})) for _ in range(4)]
+        harness.pool.resize(2)
+        assert sum(harness.pool.slots().values()) == 4
+        done.touch()
+        for task in tasks:
+            assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
+        await eventually_async(lambda: sum(harness.pool.slots().values()) == 2)
+        assert harness.pool.restarts == {"resized": 2}
+        await harness.free(2)
+        harness.pool.resize(3)
+        await harness.free(3)
+        with pytest.raises(ValueError, match="processes 0"):
+            harness.pool.resize(0)
+
+
+async def test_drain_lets_tasks_finish_and_gives_back_what_has_not_begun(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled() as harness:
+        running = harness.start("nap", '{"seconds": 0.3}')
+        waiting = harness.start("wait_for", json.dumps({"path": str(mark)}), ahead=1)
+        await harness.pool.drain(timeout=10)
+        assert harness.outcomes[running].kind is OutcomeKind.RETURNED
+        assert harness.outcomes[waiting][:2] == (OutcomeKind.INTERRUPTED, 0.0)
+
+
+async def test_drain_interrupts_what_takes_too_long() -> None:
+    async with pooled(grace=0.3) as harness:
+        task = harness.start("nap", '{"seconds": 600}')
+        await harness.pool.drain(timeout=0.2)
+        assert harness.outcomes[task].kind is OutcomeKind.INTERRUPTED
+
+
+async def test_stop_ends_everything_at_once() -> None:
+    async with pooled(processes=2, grace=60.0) as harness:
+        tasks = [harness.start("stubborn"), harness.start("stubborn")]
+        waiting = harness.start("noop", ahead=1)
+        pids, forkserver = harness.workers(), harness.forkserver
+        began = time.monotonic()
+        await harness.pool.stop()
+        assert time.monotonic() - began < 2
+        assert all(gone(pid) for pid in [*pids, forkserver])
+        for task in [*tasks, waiting]:
+            assert harness.outcomes[task].kind is OutcomeKind.INTERRUPTED
+        assert harness.outcomes[waiting].seconds == 0
+
+
+async def test_stop_while_workers_boot() -> None:
+    async with pooled(processes=4) as harness:
+        for pid in harness.workers():
+            os.kill(pid, signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.slots()["booting"], every=0.0002)
+
+
+async def test_stop_during_the_start(tmp_path: Path) -> None:
+    harness = app_in(tmp_path, "import time; time.sleep(600)")
+    starting = asyncio.create_task(harness.pool.start())
+    await eventually_async(lambda: harness.pool._workers.filler._keeper.pid is not None)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+
+async def test_f18_random_kills_lose_no_slot(dice: random.Random) -> None:
+    async with pooled(processes=4) as harness:
+        kills = 0
+        while kills < 40:
+            await eventually_async(lambda: harness.workers(), timeout=5, every=0.001)
+            victim = dice.choice(harness.workers())
+            harness.dispatch(harness.claim("say", '{"words": "x"}'), 2)
+            os.kill(victim, signal.SIGKILL)
+            await eventually_async(lambda pid=victim: (found := process(pid)) is None or found.dead, every=0.001)
+            kills += 1
+        await harness.free(4, timeout=20)
+        assert harness.pool.restarts.total() <= kills
