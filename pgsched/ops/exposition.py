@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from pgsched.ops.collector import DirectoryCollector, Report
@@ -114,8 +114,7 @@ class _Collected(Collector):
 
 def _negotiated(accept: str) -> tuple[Encoder, str]:
     try:
-        encoder, content_type = choose_encoder(accept)
+        return choose_encoder(accept)
     except Exception:
         # It takes versions that are no numbers in several ways.
-        return generate_latest, CONTENT_TYPE_PLAIN_0_0_4
-    return encoder, content_type
+        return choose_encoder("")
