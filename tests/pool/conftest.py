@@ -96,6 +96,10 @@ class Harness:
         """The fields of the events with that name."""
         return [fields for event, fields in self.events if event == name]
 
+    def died(self, count: int) -> bool:
+        """Whether so many workers have ended."""
+        return self.pool.restarts.total() >= count
+
     def _on_outcome(self, claim: Claim, outcome: Outcome) -> None:
         assert self.dispatched.get(claim.task_id) == claim, f"an outcome for what was not dispatched: {claim}"
         assert claim.task_id not in self.outcomes, f"a second outcome for {claim}: {outcome}"

@@ -1,6 +1,7 @@
 """Slots are filled and refilled: recycling, resizing, workers that cannot boot, crash storms that end."""
 
 import asyncio
+import functools
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
 from tests.pool.conftest import Harness, pooled
-from tests.support import ROOT, eventually_async, gone, process
+from tests.support import ROOT, eventually_async, gone
 
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
 
@@ -128,6 +129,7 @@ if os.path.exists({str(flag)!r}):
 async def test_f21_an_app_that_starts_a_pool_at_its_import_is_told_so(tmp_path: Path) -> None:
     source = """
 import asyncio
+import functools
 from pgsched.pool.pool import Pool, PoolSettings
 app = App()
 asyncio.run(Pool(PoolSettings(app="written:app", processes=1), lambda claim, outcome: None).start())
@@ -319,11 +321,11 @@ async def test_f18_random_kills_lose_no_slot(dice: random.Random) -> None:
     async with pooled(processes=4) as harness:
         kills = 0
         while kills < 40:
-            await eventually_async(lambda: harness.workers(), timeout=5, every=0.001)
+            await eventually_async(harness.workers, timeout=5, every=0.001)
             victim = dice.choice(harness.workers())
             harness.dispatch(harness.claim("say", '{"words": "x"}'), 2)
             os.kill(victim, signal.SIGKILL)
-            await eventually_async(lambda pid=victim: (found := process(pid)) is None or found.dead, every=0.001)
+            await eventually_async(functools.partial(gone, victim), every=0.001)
             kills += 1
         await harness.free(4, timeout=20)
         assert harness.pool.restarts.total() <= kills
