@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +19,8 @@ import prometheus_client.mmap_dict
 from prometheus_client import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+from pgsched.ops.directory import RESERVED, reserve
 
 _NAME = re.compile(
     r"(?P<type>counter|summary|histogram|gauge_(?:live)?(?:all|min|max|sum|mostrecent))_(?P<identity>[^_]+)\.db"
@@ -75,17 +78,14 @@ class DirectoryCollector(Collector):
         files = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
             for entry in entries:
-                if not entry.name.endswith(".db"):
-                    continue
-                if _NAME.fullmatch(entry.name) is None:
-                    self._leave_out(entry.path, "is not named like a metrics file")
-                    continue
                 with contextlib.suppress(FileNotFoundError):
-                    # A FIFO would block whoever opens it.
-                    if not stat.S_ISREG(entry.stat().st_mode):
-                        self._leave_out(entry.path, "is not a regular file")
-                    elif self._broken.get(entry.path) != _version(entry.path):
+                    if not entry.name.endswith(".db") or self._broken.get(entry.path) == _version(entry.path):
+                        continue
+                    objection = _objection(entry)
+                    if objection is None:
                         files.append(entry.path)
+                    else:
+                        self._leave_out(entry.path, objection)
         return files
 
     def _readable(self, path: str) -> bool:
@@ -112,12 +112,44 @@ def _version(path: str) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def _objection(entry: os.DirEntry[str]) -> str | None:
+    """Why a file is not even tried; None when it is.
+
+    :raises FileNotFoundError: it has just been removed.
+    """
+    if _NAME.fullmatch(entry.name) is None:
+        return "is not named like a metrics file"
+    # A FIFO would block whoever opens it.
+    if not stat.S_ISREG(entry.stat().st_mode):
+        return "is not a regular file"
+    try:
+        used, size = _extent(entry.path)
+    except PermissionError:
+        return "may not be read"
+    # prometheus_client would allocate whatever stands there.
+    return None if 0 <= used <= size else "is cut short, or not a metrics file"
+
+
+def _extent(path: str) -> tuple[int, int]:
+    """The bytes in use, -1 if the file is too short to say, and the file's size."""
+    with open(path, "rb") as file:
+        head = file.read(4)
+        size = os.fstat(file.fileno()).st_size
+    return int.from_bytes(head, sys.byteorder, signed=True) if len(head) == 4 else -1, size
+
+
 def _merge(paths: list[str]) -> list[Metric]:
     merge: Any = MultiProcessCollector.merge
     return list(merge(paths))
 
 
 def _add_up(source: str, target: str) -> None:
+    size, needed = RESERVED, _extent(source)[0]
+    if os.path.exists(target):
+        needed += _extent(target)[0]
+    while size < needed:
+        size *= 2
+    reserve(Path(target), size)
     mapped: Any = prometheus_client.mmap_dict.MmapedDict
     ended = mapped(target)
     try:

@@ -205,6 +205,9 @@ class TestDeaths:
         (directory / "counter_1.db").write_bytes(b"")
         (directory / "counter_2.db").write_bytes(b"abc")
         (directory / "histogram_3.db").write_bytes(dice.randbytes(1 << 20))
+        (directory / "histogram_9.db").write_bytes(b"\0\1\0\0" + dice.randbytes(1 << 20))
+        (directory / "counter_10.db").write_bytes(b"\xff\xff\xff\x7f" + dice.randbytes(65532))
+        (directory / "counter_11.db").write_bytes(b"\xff\xff\xff\xff" + dice.randbytes(65532))
         (directory / "gauge_all_4.db").write_bytes(b"just some text\n" * 100)
         (directory / "gauge_5.db").write_bytes(bytes(65536))
         (directory / "counter_6.db").mkdir()
@@ -222,6 +225,8 @@ class TestDeaths:
             collector.tidy()
         assert sorted(told) == [
             "counter_1.db",
+            "counter_10.db",
+            "counter_11.db",
             "counter_2.db",
             "counter_6.db",
             "counter_7.db",
@@ -229,6 +234,7 @@ class TestDeaths:
             "gauge_5.db",
             "gauge_all_4.db",
             "histogram_3.db",
+            "histogram_9.db",
         ]
 
     def test_a_file_that_was_repaired_counts_again(self, directory: Path) -> None:
