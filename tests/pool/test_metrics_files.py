@@ -1,5 +1,6 @@
 """The metrics directory, with real processes that are killed: broken files, restarts, forks, leftovers."""
 
+import fcntl
 import os
 import random
 import signal
@@ -244,8 +245,12 @@ class TestDeaths:
         broken.write_bytes(b"abc")
         from pgsched.ops.collector import DirectoryCollector
 
-        collector = DirectoryCollector(directory, lambda _name, _reason: None)
+        told: list[str] = []
+        collector = DirectoryCollector(directory, lambda name, _: told.append(name))
         list(collector.collect())
+        broken.write_bytes(b"abcdef")
+        list(collector.collect())
+        assert told == [broken.name]
         broken.write_bytes(good)
         counts = [s.value for m in collector.collect() for s in m.samples if s.name == f"{DURATION}_count"]
         assert counts == [2]
@@ -269,7 +274,8 @@ def work(slot, number):
         sizes.observe(5)
         both.observe(2)
         made_at_import.inc()
-    loaded.set(number)
+    if number:
+        loaded.set(number)
 
 def worker(slot, number, ending=lambda: os.kill(os.getpid(), signal.SIGKILL)):
     if (pid := os.fork()) == 0:
@@ -309,8 +315,8 @@ class TestUsersOwnMetrics:
         assert scraped.value("made_at_import_total") == 1001
 
     def test_f77_a_gauge_does_not_keep_the_value_of_a_dead_worker(self, directory: Path) -> None:
-        finished(f"{USERS}\nworker(0, 99); worker(0, 7); worker(1, 5)\n")
-        assert Scraped.from_directory(directory).value("loaded") == 7
+        finished(f"{USERS}\nworker(0, 99); worker(0, 0); worker(1, 5)\n")
+        assert Scraped.from_directory(directory).value("loaded") == 5
 
     def test_a_process_that_a_task_forks_does_not_write_to_its_file(self, directory: Path) -> None:
         finished(
@@ -450,6 +456,24 @@ class TestDirectory:
         for one in made:
             one.close()
         assert files(tmp_path) == []
+
+    def test_one_that_was_taken_for_dead_before_it_was_locked_is_made_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock = fcntl.flock
+        taken: list[Path] = []
+
+        def remove_first(handle: int, operation: int) -> None:
+            if not taken:
+                taken.extend(tmp_path.iterdir())
+                taken[0].rmdir()
+            lock(handle, operation)
+
+        monkeypatch.setattr(fcntl, "flock", remove_first)
+        made = make_directory({VARIABLE: str(tmp_path)})
+        assert made.path.is_dir()
+        assert made.path != taken[0]
+        made.close()
 
     def test_it_is_private(self, directory: Path) -> None:
         assert directory.stat().st_mode & 0o777 == 0o700
