@@ -82,6 +82,17 @@ def reserve(path: Path, size: int = RESERVED) -> None:
         os.close(handle)
 
 
+def slot_identity(slot: int) -> str:
+    """How files of a slot are named: by what all its workers have in common."""
+    return f"slot{slot}"
+
+
+def forget_gauges(directory: Path, identity: str) -> None:
+    """Remove what a dead process said of itself: counts stay true, a gauge does not."""
+    for path in directory.glob(f"gauge_*_{identity}.db"):
+        path.unlink(missing_ok=True)
+
+
 def _parent(environ: MutableMapping[str, str], previous: str | None) -> Path:
     # Memory rather than disk: a page that waits for write-back would block whoever touches it.
     if previous is not None:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from prometheus_client import Counter, Gauge, Histogram, values
 
 from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
-from pgsched.ops.directory import reserve
+from pgsched.ops.directory import forget_gauges, reserve, slot_identity
 from pgsched.ops.recorder import Recorder, recorder_path
 
 IDENTITY = "supervisor"
@@ -68,6 +68,7 @@ class Metrics:
             reserve(directory / f"{kind}_{IDENTITY}.db")
         multiprocess: Any = values
         multiprocess.ValueClass = multiprocess.MultiProcessValue(lambda: IDENTITY)
+        self._directory = directory
         self._recorder = Recorder(recorder_path(directory, IDENTITY))
         self._known: set[str] = set()
         self._queues: set[str] = set()
@@ -189,8 +190,12 @@ class Metrics:
             self._reaped.inc(len(claims))
         self.sampled("reaper_last_success_timestamp_seconds", time.time())
 
+    def worker_ended(self, slot: int) -> None:
+        """A worker is gone, and no other has its slot yet."""
+        forget_gauges(self._directory, slot_identity(slot))
+
     def restarted(self, reason: str) -> None:
-        """A worker was replaced.
+        """A worker is being replaced.
 
         :param reason: one of a closed set; it becomes a label.
         """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pgsched.ops.directory import RESERVED, VARIABLE, reserve
+from pgsched.ops.directory import RESERVED, VARIABLE, reserve, slot_identity
 
 MARGIN = 32 * 1024
 """Bytes that one more task type takes at most."""
@@ -165,11 +165,10 @@ def make(slot: int) -> Recorder | NoRecorder:
     place = os.environ.get(VARIABLE)
     if not place:
         return NoRecorder()
-    directory, identity = Path(place), f"slot{slot}"
+    identity = slot_identity(slot)
     try:
-        _forget_gauges(directory, identity)
         _write_as(identity)
-        return Recorder(recorder_path(directory, identity))
+        return Recorder(recorder_path(Path(place), identity))
     except Exception as error:
         sys.stderr.write(f"pgsched: no metrics from {identity}: {type(error).__name__}: {error}\n")
         return NoRecorder()
@@ -178,12 +177,6 @@ def make(slot: int) -> Recorder | NoRecorder:
 def recorder_path(directory: Path, identity: str) -> Path:
     """The file of an identity's recorder: beside those of prometheus_client, which must not share it."""
     return directory / f"histogram_{identity}-tasks.db"
-
-
-def _forget_gauges(directory: Path, identity: str) -> None:
-    """A gauge tells how things are with a process: what a dead one said must not outlive it."""
-    for path in directory.glob(f"gauge_*_{identity}.db"):
-        path.unlink(missing_ok=True)
 
 
 def _write_as(identity: str) -> None:

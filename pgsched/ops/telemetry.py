@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
 from pgsched.ops.logs import emit
@@ -129,16 +130,21 @@ class Telemetry:
         if name == "database_lost" and self._metrics is not None:
             self._metrics.database_lost()
 
-    def pool_event(self, name: str, fields: Mapping[str, object]) -> None:
+    def pool_event(self, name: str, fields: Mapping[str, Any]) -> None:
         """What the pool tells: see :class:`pgsched.pool.pool.Pool`."""
         level = _POOL_LEVELS.get(name, logging.INFO)
         if name == "worker_ended":
             reason = str(fields["reason"])
             if reason not in _EXPECTED:
                 level = logging.WARNING
-            if reason not in _NOT_REPLACED and self._metrics is not None:
-                self._metrics.restarted(reason)
+            self._worker_ended(fields["slot"], reason)
         emit(name, level, **fields)
+
+    def _worker_ended(self, slot: int, reason: str) -> None:
+        if self._metrics is not None:
+            self._metrics.worker_ended(slot)
+            if reason not in _NOT_REPLACED:
+                self._metrics.restarted(reason)
 
     def summarise(self) -> None:
         """Write what was done since the last summary, unless nothing was."""

@@ -172,5 +172,5 @@ def test_it_works_without_metrics(log: Log) -> None:
     telemetry.reaped([])
     telemetry.sampled("active", 1)
     telemetry.event("database_lost", logging.ERROR)
-    telemetry.pool_event("worker_ended", {"reason": "crashed"})
+    telemetry.pool_event("worker_ended", {"slot": 0, "reason": "crashed"})
     assert len(log.records()) == 3
