@@ -4,6 +4,7 @@ The parent never does this: it runs no user code. What such a process is told co
 argument or in the environment, where everybody on the host could read it.
 """
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -112,7 +113,15 @@ def release_forks() -> None:
 
 
 def socket_on_input() -> socket.socket:
-    """Move the socket that is our standard input elsewhere, and leave nothing to read there."""
+    """Move the socket that is our standard input elsewhere, and leave nothing to read there.
+
+    Whatever else was inherited is closed: a library of the supervisor's may have opened it without thinking of us.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            # The one that listed the directory is closed already.
+            with contextlib.suppress(OSError):
+                os.close(int(name))
     sock = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -124,6 +124,13 @@ class Filler:
             self._first.set_result(None)
         return True
 
+    def give_up(self, slot: Slot, reason: str) -> None:
+        """Wait no longer for a worker whose pid the forkserver still owes us; if it is born, it finds nobody there."""
+        slot.abandon()
+        slot.due = time.monotonic()
+        if reason == BOOT_TIMEOUT:
+            self._keeper.kill()
+
     def emptied(self, slot: Slot, death: Death, *, under_task: bool) -> None:
         """A slot has lost its worker: decide when it gets another."""
         now = time.monotonic()

@@ -98,6 +98,7 @@ class Forkserver:
         try:
             between = _fork()
             if not between:
+                os.close(reading)
                 self._make_worker(writing, descriptors)
             os.close(writing)
             writing = -1

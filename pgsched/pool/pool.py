@@ -78,6 +78,8 @@ class Pool:
                 'put that under `if __name__ == "__main__":`, because workers import the module too'
             )
         self._workers.collector.open()
+        # From now on one turn sets the alarm for the next.
+        self._workers.turn(time.monotonic())
         try:
             await self._workers.filler.fill_all()
         except BaseException:

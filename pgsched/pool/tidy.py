@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 _SIGNALS: Final = (
     signal.SIGINT,
@@ -55,12 +55,11 @@ class Surroundings:
         """Put everything back that was changed."""
         if (sys.stdin, sys.stdout, sys.stderr) != self._streams:
             sys.stdin, sys.stdout, sys.stderr = self._streams
-        for stream in self._streams[1:]:
-            try:
-                stream.flush()
-            except Exception:
-                # Closed by the task, or full of text that was never meant for it.
-                continue
+        try:
+            self._streams[1].flush()
+            self._streams[2].flush()
+        except (ValueError, OSError):
+            self._reopen()
         for timer in _TIMERS:
             if signal.getitimer(timer) != (0.0, 0.0):
                 signal.setitimer(timer, 0.0)
@@ -81,6 +80,14 @@ class Surroundings:
             with contextlib.suppress(OSError):
                 os.chdir(self._directory)
 
+    def _reopen(self) -> None:
+        """A task has closed what it prints to; the descriptors below are still there."""
+        if sys.stdout.closed:
+            sys.stdout = _printer(1)
+        if sys.stderr.closed:
+            sys.stderr = _printer(2)
+        self._streams = (sys.stdin, sys.stdout, sys.stderr)
+
     def _restore_handler(self, number: int, handler: Any) -> None:
         if number == signal.SIGXCPU:
             self._rearm()
@@ -97,3 +104,7 @@ class Surroundings:
 def _variables() -> dict[Any, Any]:
     # What os.environ holds inside: to compare it through the mapping would decode every variable after every task.
     return getattr(os.environ, "_data", None) or dict(os.environ)
+
+
+def _printer(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)

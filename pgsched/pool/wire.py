@@ -33,7 +33,7 @@ WORN: Final = 1
 LIMIT: Final = 65536
 """Bytes of a frame."""
 _ROOM: Final = socket.CMSG_SPACE(4 * 4)
-_RUN: Final = struct.Struct("<BIqIIddHH")
+_RUN: Final = struct.Struct("<BIqiiddHH")
 _REPORT: Final = struct.Struct("<BIBBdd")
 _SEQUENCE: Final = struct.Struct("<xI")
 _CLOEXEC: Final = socket.MSG_CMSG_CLOEXEC

@@ -134,13 +134,13 @@ class Workers:
         for number in range(processes):
             self.slots.setdefault(number, Slot(number))
         for slot in [slot for slot in self.slots.values() if slot.number >= processes]:
-            if slot.state is SlotState.EMPTY:
-                del self.slots[slot.number]
-            elif slot.state is SlotState.BOOTING:
+            if slot.state is SlotState.BOOTING:
                 self.kill(slot, reason)
             elif slot.reason is None:
                 slot.reason = reason
                 self.rest(slot)
+            if slot.state is SlotState.EMPTY:
+                del self.slots[slot.number]
         self.filler.turn(time.monotonic())
 
     def stop(self, slot: Slot, kind: OutcomeKind, text: str, grace: float) -> None:
@@ -156,7 +156,10 @@ class Workers:
         """Kill a worker; see :meth:`Slot.kill`. What becomes of its tasks is told when it is dead."""
         self.idle.pop(slot.number, None)
         self.busy.pop(slot.number, None)
-        self.collector.expect_strays(slot.kill(reason, kind, text))
+        if slot.process is not None and slot.process.pid is None:
+            self.filler.give_up(slot, reason)
+        else:
+            self.collector.expect_strays(slot.kill(reason, kind, text))
 
     def died(self, slot: Slot, process: Process, death: Death) -> None:
         """A worker has ended: its last reports count, then everything else that it had gets an outcome."""

@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,13 @@ async def pooled(**settings: Any) -> AsyncIterator[Harness]:
     finally:
         await harness.pool.stop()
     assert set(harness.outcomes) == set(harness.dispatched), "a claim without an outcome"
+
+
+def app_in(directory: Path, source: str, **settings: Any) -> Harness:
+    """A pool of an app that is written for the test."""
+    (directory / "written.py").write_text(f"from pgsched.app import App\n{source}\n")
+    path = os.pathsep.join([str(directory), str(ROOT)])
+    return Harness(app="written:app", environment={"PYTHONPATH": path}, **settings)
 
 
 def _descriptors() -> set[str]:

@@ -8,23 +8,15 @@ import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
-from tests.pool.conftest import Harness, pooled
-from tests.support import ROOT, eventually_async, gone
+from tests.pool.conftest import Harness, app_in, pooled
+from tests.support import eventually_async, gone
 
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
-
-
-def app_in(directory: Path, source: str, **settings: Any) -> Harness:
-    """A pool of an app that is written for the test."""
-    (directory / "written.py").write_text(f"from pgsched.app import App\n{source}\n")
-    path = os.pathsep.join([str(directory), str(ROOT)])
-    return Harness(app="written:app", environment={"PYTHONPATH": path}, **settings)
 
 
 @METHODS
@@ -168,6 +160,30 @@ async def test_a_forkserver_that_dies_while_it_forks(tmp_path: Path) -> None:
             await eventually_async(lambda: harness.pool.slots()["booting"] == 4)
             os.kill(harness.forkserver, signal.SIGKILL)
             await harness.free(4, timeout=20)
+        assert await harness.value("add", '{"a": 1}') == "2"
+
+
+async def test_a_forkserver_that_does_not_answer_is_replaced() -> None:
+    async with pooled(processes=2, boot_timeout=1.0) as harness:
+        forkserver = harness.forkserver
+        os.kill(forkserver, signal.SIGSTOP)
+        os.kill(harness.worker(0), signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.slots()["booting"] == 1)
+        await harness.free(2, timeout=15)
+        assert harness.forkserver != forkserver
+        assert gone(forkserver)
+
+
+async def test_the_number_of_slots_can_be_lowered_while_workers_boot() -> None:
+    async with pooled(processes=4) as harness:
+        os.kill(harness.forkserver, signal.SIGSTOP)
+        for pid in harness.workers():
+            os.kill(pid, signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.slots()["booting"] == 4)
+        harness.pool.resize(1)
+        assert sum(harness.pool.slots().values()) == 1
+        os.kill(harness.forkserver, signal.SIGCONT)
+        await harness.free(1)
         assert await harness.value("add", '{"a": 1}') == "2"
 
 
