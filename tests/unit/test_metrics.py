@@ -1,6 +1,7 @@
 """The supervisor's metrics: what each event counts, under which names, and what it costs."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pgsched.ops.directory import make_directory
 from pgsched.ops.exposition import Exposition
 from pgsched.ops.metrics import MOST_QUEUES, Metrics
 from tests.scraped import Scraped
+from tests.support import ROOT
 
 ARTICLE = {
     "scheduler_task_execution_duration_seconds": (
@@ -293,3 +295,30 @@ def test_our_metrics_do_not_meet_the_users(metrics: Metrics) -> None:
 
     assert isinstance(REGISTRY, CollectorRegistry)
     assert not [name for name in REGISTRY._names_to_collectors if name.startswith(("pgsched", "scheduler"))]
+
+
+def test_the_documentation_names_every_metric(metrics: Metrics, directory: Path) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", (ROOT / "docs/observing.md").read_text(), re.MULTILINE)
+    documented = {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    _count_everything(metrics)
+    found = {}
+    for name, family in Scraped.from_directory(directory).families.items():
+        if not name.startswith("process_"):
+            labels = frozenset(label for sample in family.samples for label in sample.labels) - {"le"}
+            found[f"{name}_total" if family.type == "counter" else name] = (family.type, labels)
+    assert found == documented
+
+
+def _count_everything(metrics: Metrics) -> None:
+    killed = Failure(error="killed by signal 9 (SIGKILL)", signal=9)
+    metrics.claimed([claim()], skipped=1, failed=1, seconds=0.001)
+    metrics.settled([verdict(VerdictKind.FAILED, OutcomeKind.CRASHED)], fenced=1, seconds=0.001)
+    metrics.outcome(claim(), Outcome(OutcomeKind.CRASHED, 0.3, failure=killed), None)
+    metrics.reaped([claim()])
+    metrics.restarted("crashed")
+    metrics.database_lost()
+    for name in ("active", "held", "backlog", "lease_remaining_seconds"):
+        metrics.sampled(name, 1)
+    metrics.sampled("slots", 1, state="idle")
+    metrics.sampled("queue_depth", 1, queue="default", state="queued")
+    metrics.sampled("oldest_due_seconds", 1, queue="default")
