@@ -10,11 +10,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
 from pgsched.ops.logs import emit
-from pgsched.ops.metrics import Metrics
+from pgsched.ops.notify import Notifier
+
+if TYPE_CHECKING:
+    from pgsched.ops.metrics import Metrics
 
 SUMMARY_INTERVAL = 60.0
 """Seconds between two summaries."""
@@ -55,10 +58,12 @@ class Telemetry:
     """Hears of everything that happens in one supervisor.
 
     :param metrics: None to count nothing.
+    :param notifier: hears of what state the supervisor is in.
     """
 
-    def __init__(self, metrics: Metrics | None) -> None:
+    def __init__(self, metrics: "Metrics | None", notifier: Notifier | None = None) -> None:
         self._metrics = metrics
+        self._notifier = notifier or Notifier(None)
         self._debug = logging.getLogger("pgsched").isEnabledFor(logging.DEBUG)
         self._sums: Counter[str] = Counter()
         self._summed_since = time.monotonic()
@@ -124,11 +129,21 @@ class Telemetry:
         if self._metrics is not None:
             self._metrics.sampled(name, value, **labels)
 
-    def event(self, name: str, level: int, **fields: object) -> None:
+    def event(self, name: str, level: int, **fields: Any) -> None:
         """Anything else; ``level`` is one of :mod:`logging`'s."""
         emit(name, level, **fields)
-        if name == "database_lost" and self._metrics is not None:
+        if name == "state":
+            self._entered(fields["state"])
+        elif self._metrics is None:
+            return
+        elif name == "database_lost":
             self._metrics.database_lost()
+        elif name == "pool_started":
+            self._metrics.know(fields["task_types"])
+
+    def ready(self) -> None:
+        """The supervisor has a lease: it works from here on."""
+        self._notifier.ready("running")
 
     def pool_event(self, name: str, fields: Mapping[str, Any]) -> None:
         """What the pool tells: see :class:`pgsched.pool.pool.Pool`."""
@@ -138,6 +153,8 @@ class Telemetry:
             if reason not in _EXPECTED:
                 level = logging.WARNING
             self._worker_ended(fields["slot"], reason)
+        elif name == "app_changed" and self._metrics is not None:
+            self._metrics.know(fields["task_types"])
         emit(name, level, **fields)
 
     def _worker_ended(self, slot: int, reason: str) -> None:
@@ -145,6 +162,12 @@ class Telemetry:
             self._metrics.worker_ended(slot)
             if reason not in _NOT_REPLACED:
                 self._metrics.restarted(reason)
+
+    def _entered(self, state: str) -> None:
+        if state in ("draining", "stopping"):
+            self._notifier.stopping(state)
+        else:
+            self._notifier.status(state)
 
     def summarise(self) -> None:
         """Write what was done since the last summary, unless nothing was."""
@@ -154,6 +177,7 @@ class Telemetry:
         self._summed_since = now
         if any(sums.values()):
             rate = sums["completed"] / seconds if seconds else 0.0
+            self._notifier.status(f"{sums['completed']} completed, {sums['failed']} failed in {seconds:.0f} s")
             emit("summary", seconds=seconds, **{**sums, "completed_per_second": rate, **self._gauges})
 
     async def run(self) -> None:
