@@ -59,11 +59,14 @@ class Producer:
         """
         from pgsched.store.enqueue import insert
 
-        if self._state.pid != os.getpid():
-            self._state = self._fresh()
-        state = self._state
+        state = self._own_state()
         with state.lock:
             return insert(self._connect(state), tasks)
+
+    def _own_state(self) -> _State:
+        if self._state.pid != os.getpid():
+            self._state = self._fresh()
+        return self._state
 
     def _connect(self, state: _State) -> "Connection[tuple[object, ...]]":
         from pgsched.store.connection import connect_sync
@@ -76,8 +79,9 @@ class Producer:
 
     def close(self) -> None:
         """Close the connection; the next insert opens another."""
-        with self._state.lock:
-            self._state.close()
+        state = self._own_state()
+        with state.lock:
+            state.close()
 
 
 def _spoken_to(descriptor: int) -> bool:
