@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pgsched.model import OutcomeKind
-from tests.pool.conftest import Harness, pooled
+from tests.pool.conftest import Harness, app_in, pooled
 from tests.support import eventually, eventually_async, gone, process
 
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -46,16 +46,31 @@ def crash(number: int) -> str:
 
 @METHODS
 @SIGNALS
-async def test_while_it_boots(method: str, number: signal.Signals) -> None:
-    async with pooled(start_method=method) as harness:
-        os.kill(harness.worker(), signal.SIGKILL)
-        await eventually_async(lambda: harness.pool.slots()["booting"] and harness.workers(), every=0.0005)
-        booting = harness.worker()
-        kill(booting, number)
-        await harness.free()
-        # It may have been ready before the signal came; then it was idle.
-        assert harness.pool.restarts["boot"] + harness.pool.restarts["idle"] == 2
-        await refilled(harness, booting)
+async def test_while_it_boots(method: str, number: signal.Signals, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    source = f"""
+import os, time
+app = App()
+@app.task
+def add(a: int, b: int = 1) -> int:
+    return a + b
+def recorder(slot: int) -> None:
+    while not os.path.exists({str(gate)!r}):
+        time.sleep(0.002)
+"""
+    harness = app_in(tmp_path, source, start_method=method, recorder="written:recorder")
+    gate.touch()
+    await harness.pool.start()
+    gate.unlink()
+    os.kill(harness.worker(), signal.SIGKILL)
+    await eventually_async(lambda: harness.pool.slots()["booting"] == 1 and harness.workers())
+    booting = harness.worker()
+    kill(booting, number)
+    await eventually_async(lambda: harness.died(2))
+    gate.touch()
+    await refilled(harness, booting)
+    await harness.pool.stop()
+    assert harness.pool.restarts == {"idle": 1, "boot": 1, "stopped": 1}
 
 
 @METHODS

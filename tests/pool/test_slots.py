@@ -70,7 +70,7 @@ app = App()
 def leave():
     os._exit(9)
 def recorder(slot):
-    timer = threading.Timer(0.02, leave)
+    timer = threading.Timer(0.3, leave)
     timer.daemon = True
     timer.start()
 """
@@ -287,13 +287,17 @@ async def test_the_number_of_slots_can_be_changed(tmp_path: Path) -> None:
 
 
 async def test_drain_lets_tasks_finish_and_gives_back_what_has_not_begun(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+    mark, done = tmp_path / "mark", tmp_path / "done"
     async with pooled() as harness:
-        running = harness.start("nap", '{"seconds": 0.3}')
-        waiting = harness.start("wait_for", json.dumps({"path": str(mark)}), ahead=1)
-        await harness.pool.drain(timeout=10)
+        running = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}))
+        waiting = harness.start("noop", ahead=1)
+        await eventually_async(mark.exists)
+        draining = asyncio.create_task(harness.pool.drain(timeout=10))
+        assert (await harness.outcome(waiting))[:2] == (OutcomeKind.INTERRUPTED, 0.0)
+        assert not draining.done()
+        done.touch()
+        await draining
         assert harness.outcomes[running].kind is OutcomeKind.RETURNED
-        assert harness.outcomes[waiting][:2] == (OutcomeKind.INTERRUPTED, 0.0)
 
 
 async def test_drain_interrupts_what_takes_too_long() -> None:
