@@ -146,7 +146,7 @@ class Task(Generic[P, R]):
         self,
         *,
         run_at: datetime | None = None,
-        delay: float | timedelta | None = None,
+        delay: float | str | timedelta | None = None,
         queue: str | None = None,
         priority: int | None = None,
         connection: "Connection[Any] | AsyncConnection[Any] | None" = None,
@@ -157,7 +157,7 @@ class Task(Generic[P, R]):
         """Say more about what is enqueued: ``task.options(priority=5).enqueue(...)``.
 
         :param run_at: a datetime with a time zone, before which the task does not start.
-        :param delay: seconds, or a timedelta, from now by the database's clock.
+        :param delay: seconds (or "5m"), or a timedelta, from now by the database's clock.
         :param connection: a psycopg connection; the task is part of its transaction and exists once that commits.
         :param unique_key: while a task with this key is queued or running, no other is made, and its id is returned.
         :raises UsageError: a value makes no sense.

@@ -23,7 +23,7 @@ class Options:
     """
 
     run_at: datetime | None = None
-    delay: float | timedelta | None = None
+    delay: float | str | timedelta | None = None
     queue: str | None = None
     priority: int | None = None
     connection: Any = None
