@@ -1,0 +1,25 @@
+"""The group of all commands."""
+
+import click
+
+from pgsched import __version__
+from pgsched.cli.enqueue import enqueue
+from pgsched.cli.options import CONTEXT, Group
+from pgsched.cli.run import run
+
+
+@click.group("pgsched", cls=Group, context_settings=CONTEXT)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def pgsched() -> None:
+    """Run CPU-heavy Python tasks that live in PostgreSQL.
+
+    Every option is also an environment variable, the same for all commands: --poll-interval is
+    PGSCHED_POLL_INTERVAL.
+
+    Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 database, 4 schema, 5 APP, 6 workers cannot start,
+    7 stopped by a second signal, 70 internal error, 130 Ctrl-C.
+    """
+
+
+for command in (run, enqueue):
+    pgsched.add_command(command)

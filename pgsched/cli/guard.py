@@ -1,0 +1,95 @@
+"""What ends a command: every error becomes one line on standard error and an exit code.
+
+Runs in the process that the user started. A traceback is shown only with ``PGSCHED_DEBUG=1``, and whatever
+is shown has had its passwords taken out first, because a DSN may stand in any argument or message.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import click
+
+from pgsched.errors import ExitCode, PgschedError
+from pgsched.store.redaction import redact
+
+INTERNAL = 70
+"""An error that nobody foresaw (``EX_SOFTWARE``)."""
+BROKEN_PIPE = 141
+"""The reader of our output went away: 128 + SIGPIPE, as for any other program."""
+INTERRUPTED = 130
+"""Ended by Ctrl-C: 128 + SIGINT."""
+
+DEBUG = "PGSCHED_DEBUG"
+_LONGEST = 2000
+
+
+def guarded(body: Callable[[], int]) -> int:
+    """Run ``body`` and return the exit code; nothing that it raises gets past, except SystemExit."""
+    try:
+        code = body()
+        _flush()
+        return code
+    except click.exceptions.Exit as ending:
+        return _flushed(ending.exit_code)
+    except click.ClickException as error:
+        say(_usage(error))
+        return ExitCode.USAGE
+    except PgschedError as error:
+        say(str(error))
+        _debug()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _abandon_output()
+        return BROKEN_PIPE
+    except Exception as error:
+        say(f"internal error: {type(error).__name__}: {error} ({DEBUG}=1 shows where)")
+        _debug()
+        return INTERNAL
+
+
+def say(text: str) -> None:
+    """Print one ``pgsched: ...`` line on standard error."""
+    click.echo(f"pgsched: {one_line(text)}", err=True)
+
+
+def one_line(text: str) -> str:
+    """The text without passwords, line breaks or control characters, and not longer than a screen."""
+    joined = " ".join(redact(text).split())
+    clean = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in joined)
+    return clean if len(clean) <= _LONGEST else f"{clean[:_LONGEST]}..."
+
+
+def _usage(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""
+    return f"{message} (see `{path} --help`)" if path else message
+
+
+def _debug() -> None:
+    if os.environ.get(DEBUG) == "1":
+        click.echo(redact(traceback.format_exc()), err=True, nl=False)
+
+
+def _flushed(code: int) -> int:
+    try:
+        _flush()
+    except BrokenPipeError:
+        _abandon_output()
+        return BROKEN_PIPE
+    return code
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _abandon_output() -> None:
+    """Point the broken descriptor at nothing, or the interpreter complains when it flushes at its end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)

@@ -1,0 +1,61 @@
+"""``pgsched run``: one supervisor, until it is told to stop.
+
+Reads the settings, finds the database, and hands over to ``compose``. The user's module is not imported here but
+in the workers, which get the current directory on their path.
+"""
+
+import asyncio
+import dataclasses
+
+import click
+
+from pgsched.cli.database import Database, database_options
+from pgsched.cli.guard import say
+from pgsched.cli.options import all_of, command, given_as, setting
+from pgsched.config import MAX_PROCESSES, Settings
+from pgsched.quantities import available_cpus
+
+EXAMPLES = """pgsched run examples.archive:app --processes 4
+PGSCHED_DSN=postgresql://queue@db/work pgsched run shop.tasks:app --queues mail,images"""
+
+run_options = all_of(
+    setting("processes", "N", f"How many tasks run at once, 1 to {MAX_PROCESSES}.", default="the CPUs we may use"),
+    setting("queues", "A,B", "Serve only these queues.", default="all"),
+    setting("poll_interval", "SECONDS", "Look for due tasks at least so often."),
+    setting("poll_only", None, "Do without LISTEN."),
+    setting("pooled", None, "The DSN leads to a transaction pooler such as PgBouncer."),
+    setting("lease", "SECONDS", "A supervisor that is silent for so long loses its tasks."),
+    setting("reap_interval", "SECONDS", "Look for tasks of dead supervisors so often."),
+    setting("drain_timeout", "SECONDS", "Running tasks get so long to finish after a signal."),
+    setting("max_tasks_per_worker", "N", "Replace a worker after so many tasks."),
+    setting("max_memory_per_worker", "SIZE", "Replace a worker that has grown beyond this."),
+    setting("start_method", "forkserver|spawn", "How workers are started."),
+    setting("namespace", "N", "First key of the claim's advisory locks."),
+    setting("metrics_address", "HOST:PORT|none", "Where metrics and health are served."),
+    setting("log_format", "text|json", "Form of the log on standard error."),
+    setting("prune_older_than", "AGE|none", "Delete tasks that ended longer ago than this."),
+)
+
+
+@command("run", examples=EXAMPLES)
+@click.argument("app", metavar="APP")
+@run_options
+@database_options
+@click.pass_context
+def run(context: click.Context, /, app: str, database: Database, **options: object) -> int:
+    """Run the tasks of APP (module:attribute) until SIGTERM or SIGINT.
+
+    The first signal drains: nothing new is started, running tasks may finish until --drain-timeout, and what is left
+    then goes back to the queue at no cost. A second signal does that at once; the exit code is then 7.
+
+    Durations are seconds, or like 250ms, 90s, 5m, 2h, 7d. Sizes are bytes, or like 512MiB.
+    """
+    names = {str(param.name): given_as(context, param) for param in context.command.params}
+    settings = Settings.parse(app, options, names)
+    if settings.processes > (cpus := available_cpus()):
+        say(f"warning: {names['processes']} {settings.processes}, but this process may use only {cpus} CPUs")
+    settings = dataclasses.replace(settings, dsn=database.open(), db_timeout=database.timeout)
+
+    from pgsched.cli import compose
+
+    return asyncio.run(compose.run(settings, app))
