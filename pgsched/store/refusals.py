@@ -23,13 +23,16 @@ _ATTEMPTS = 20
 
 
 @contextmanager
-def refusals(doing: str) -> Iterator[None]:
+def refusals(doing: str, *, unless: tuple[type[psycopg.Error], ...] = ()) -> Iterator[None]:
     """Turn any psycopg error inside into a `PgschedError` that begins with what was being done.
 
     :param doing: such as "cannot enqueue".
+    :param unless: errors that leave as they are.
     """
     try:
         yield
+    except unless:
+        raise
     except psycopg.Error as error:
         raise refusal(error, doing) from error
 

@@ -1,0 +1,160 @@
+"""Inserts tasks over a connection that somebody else has opened, in his transaction or in one of their own.
+
+The rows were checked where they were made (``options``, ``rules.payload``); what PostgreSQL refuses all the same
+becomes one line. Runs in any program that enqueues. The sync and the async form differ in nothing but the waiting.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, NamedTuple
+
+from psycopg import AsyncConnection, Connection
+from psycopg.pq import TransactionStatus
+from psycopg.rows import scalar_row
+
+from pgsched.errors import DatabaseError, UsageError
+from pgsched.model import NewTask
+from pgsched.store.refusals import COLLISIONS, again, again_async, refusals
+from pgsched.store.sql import load
+
+BATCH_ROWS: Final = 1000
+BATCH_CHARACTERS: Final = 8 * 1024 * 1024
+"""Of payload in one statement, unless a single task has more."""
+_TRIES: Final = 100
+"""A key that changes hands this often while we look is not a race but an error."""
+
+
+class _Batch(NamedTuple):
+    """One statement, and which of the given tasks its ids belong to."""
+
+    query: str
+    parameters: Mapping[str, object]
+    turns: Sequence[int]
+
+
+def insert(conn: Connection[Any], tasks: Sequence[NewTask]) -> list[int]:
+    """Insert tasks, all or none, and return their ids in order.
+
+    In autocommit mode outside of a transaction they are committed at once; else they belong to the caller's
+    transaction. A task whose ``unique_key`` a live task has is not inserted, and the id is that one's.
+
+    :raises UsageError: a value is refused, by us or by PostgreSQL.
+    :raises SchemaError: the tables are missing.
+    :raises DatabaseError: anything else. Only a collision (``psycopg.errors.SerializationFailure``,
+        ``DeadlockDetected``) in the caller's transaction is raised as it is: nobody but the caller can repeat it.
+    """
+    batches = _batches(tasks)
+    alone = _alone(conn)
+
+    def body() -> list[int]:
+        ids = [0] * len(tasks)
+        with conn.transaction() if alone and len(batches) > 1 else nullcontext():
+            for batch in batches:
+                for turn, task_id in zip(batch.turns, _run(conn, batch), strict=True):
+                    ids[turn] = task_id
+        return ids
+
+    with _refusals(alone):
+        return again(body) if alone else body()
+
+
+async def insert_async(conn: AsyncConnection[Any], tasks: Sequence[NewTask]) -> list[int]:
+    """The same as `insert` for coroutines."""
+    batches = _batches(tasks)
+    alone = _alone(conn)
+
+    async def body() -> list[int]:
+        ids = [0] * len(tasks)
+        async with conn.transaction() if alone and len(batches) > 1 else nullcontext():
+            for batch in batches:
+                for turn, task_id in zip(batch.turns, await _run_async(conn, batch), strict=True):
+                    ids[turn] = task_id
+        return ids
+
+    with _refusals(alone):
+        return await again_async(body) if alone else await body()
+
+
+def _run(conn: Connection[Any], batch: _Batch) -> list[int]:
+    # The caller's connection may have any row factory.
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        for _ in range(_TRIES):
+            if ids := cursor.execute(batch.query, batch.parameters).fetchall():
+                return ids
+    raise _restless(batch)
+
+
+async def _run_async(conn: AsyncConnection[Any], batch: _Batch) -> list[int]:
+    async with conn.cursor(row_factory=scalar_row) as cursor:
+        for _ in range(_TRIES):
+            await cursor.execute(batch.query, batch.parameters)
+            if ids := await cursor.fetchall():
+                return ids
+    raise _restless(batch)
+
+
+def _restless(batch: _Batch) -> DatabaseError:
+    return DatabaseError(
+        f"cannot enqueue: unique_key {batch.parameters['unique_key']!r} is neither free nor taken after {_TRIES} tries"
+    )
+
+
+def _batches(tasks: Sequence[NewTask]) -> list[_Batch]:
+    """The statements: many tasks at once, but one by one those that have a key."""
+    for task in tasks:
+        if task.run_at is not None and task.run_at.utcoffset() is None:
+            raise UsageError(f"run_at {task.run_at.isoformat()}: has no time zone; use an aware datetime")
+    plain = [turn for turn, task in enumerate(tasks) if task.unique_key is None]
+    # In one order, so that two who insert the same keys wait for each other and do not deadlock.
+    keyed = sorted((task.unique_key, turn) for turn, task in enumerate(tasks) if task.unique_key is not None)
+    once = load("enqueue_once")
+    return [
+        *(_batch(tasks, turns) for turns in _chunks(tasks, plain)),
+        *(_Batch(once, tasks[turn]._asdict(), [turn]) for _, turn in keyed),
+    ]
+
+
+def _chunks(tasks: Sequence[NewTask], turns: Sequence[int]) -> Iterator[list[int]]:
+    chunk: list[int] = []
+    characters = 0
+    for turn in turns:
+        characters += len(tasks[turn].payload)
+        if chunk and (len(chunk) == BATCH_ROWS or characters > BATCH_CHARACTERS):
+            yield chunk
+            chunk, characters = [], len(tasks[turn].payload)
+        chunk.append(turn)
+    if chunk:
+        yield chunk
+
+
+def _batch(tasks: Sequence[NewTask], turns: Sequence[int]) -> _Batch:
+    chosen = [tasks[turn] for turn in turns]
+    parameters = {
+        "task_types": [task.task_type for task in chosen],
+        "payloads": [task.payload for task in chosen],
+        "queues": [task.queue for task in chosen],
+        "priorities": [task.priority for task in chosen],
+        "max_retries": [task.max_retries for task in chosen],
+        "run_ats": [task.run_at for task in chosen],
+        # An array has one type, and 5 and 5.0 are two to the driver.
+        "delays": [float(task.delay) for task in chosen],
+        "timeouts": [None if task.timeout is None else float(task.timeout) for task in chosen],
+    }
+    return _Batch(load("enqueue"), parameters, turns)
+
+
+def _alone(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Whether our statements are a transaction of their own, which we may repeat."""
+    return conn.autocommit and conn.info.transaction_status is TransactionStatus.IDLE
+
+
+@contextmanager
+def _refusals(alone: bool) -> Iterator[None]:
+    try:
+        with refusals("cannot enqueue", unless=() if alone else COLLISIONS):
+            yield
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"cannot enqueue: {error.object[error.start : error.end]!a} has no form in the connection's encoding "
+            f"({error.encoding})"
+        ) from error
