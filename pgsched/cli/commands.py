@@ -6,6 +6,7 @@ from pgsched import __version__
 from pgsched.cli.enqueue import enqueue
 from pgsched.cli.options import CONTEXT, Group
 from pgsched.cli.run import run
+from pgsched.cli.setup import check, migrate
 
 
 @click.group("pgsched", cls=Group, context_settings=CONTEXT)
@@ -21,5 +22,5 @@ def pgsched() -> None:
     """
 
 
-for command in (run, enqueue):
+for command in (run, migrate, check, enqueue):
     pgsched.add_command(command)

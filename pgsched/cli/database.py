@@ -43,15 +43,16 @@ class Database:
         """Whether a DSN was given, by option or variable."""
         return self._dsn is not None
 
-    def open(self) -> str:
+    def open(self, *, migrate: bool = True) -> str:
         """Find the database and return its DSN; the embedded server runs at least until the command's end.
 
+        :param migrate: bring the embedded server's schema up to date.
         :raises UsageError: there is none.
         :raises DatabaseError: the embedded server does not start.
         """
         if self._found is None:
-            start = start_embedded if self._embedded else None
-            self._found = resolve(self._dsn, os.environ, start, option=self._shown)
+            embedded = functools.partial(_start_embedded, migrate=migrate) if self._embedded else None
+            self._found = resolve(self._dsn, os.environ, embedded, option=self._shown)
         return self._found
 
     def connect(self, command: str) -> "Connection[Any]":
@@ -71,15 +72,15 @@ class Database:
         return connection
 
 
-def start_embedded() -> str:
-    """Join or start the user's embedded server, say so, migrate it, and return its DSN."""
+def _start_embedded(*, migrate: bool) -> str:
     from pgsched.ops import embedded
     from pgsched.store import schema
 
     handle = embedded.start()
     click.get_current_context().call_on_close(handle.close)
     say(f"using the embedded server in {handle.directory}")
-    schema.migrate(handle.dsn)
+    if migrate:
+        schema.migrate(handle.dsn)
     return handle.dsn
 
 

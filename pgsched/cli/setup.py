@@ -1,0 +1,75 @@
+"""``pgsched migrate`` and ``pgsched check``: get the database ready, and say what is wrong with it."""
+
+import asyncio
+
+import click
+
+from pgsched.cli.database import Database, database_options
+from pgsched.cli.options import command, json_option
+from pgsched.cli.output import print_json
+from pgsched.config import Settings
+from pgsched.errors import ExitCode, PgschedError
+
+
+@command("migrate", examples="pgsched migrate --dsn postgresql://owner@db/work")
+@database_options
+def migrate(database: Database) -> None:
+    """Create the tables, or bring them up to date.
+
+    Safe to run twice, and from two hosts at once. A table scheduled_tasks that was made after the article is
+    adopted with its rows.
+    """
+    from pgsched.store import schema
+
+    for line in schema.migrate(database.open(migrate=False), database.timeout):
+        click.echo(line)
+
+
+@command("check", examples="pgsched check examples.archive:app")
+@click.argument("app", metavar="[APP]", required=False)
+@json_option
+@database_options
+def check(app: str | None, as_json: bool, database: Database) -> int:
+    """Say what is wrong with server, rights, schema and settings; with APP, also whether workers can import it.
+
+    Changes nothing. The exit code is 1 if anything is an error; warnings leave it at 0.
+    """
+    from pgsched.store import check as checks
+
+    if app is not None:
+        Settings.parse(app, {})
+    problems = [(str(found.level), found.text, found.cure) for found in checks.check(database.open(migrate=False))]
+    known = _import(app, problems) if app is not None else []
+    if as_json:
+        print_json(
+            {
+                "problems": [{"level": level, "text": text, "cure": cure} for level, text, cure in problems],
+                "task_types": known,
+            }
+        )
+    else:
+        for level, text, cure in problems:
+            click.echo(f"{level}: {text}; {cure}" if cure else f"{level}: {text}")
+        if app is not None and known:
+            click.echo(f"{app} has {len(known)} task types: {', '.join(known)}")
+        if not problems:
+            click.echo("no problems found")
+    return ExitCode.INCOMPLETE if any(level == "error" for level, _, _ in problems) else ExitCode.OK
+
+
+def _import(app: str, problems: list[tuple[str, str, str]]) -> list[str]:
+    """The task types that a real worker finds in APP."""
+    from pgsched.pool.pool import Pool, PoolSettings
+
+    async def boot() -> list[str]:
+        pool = Pool(PoolSettings(app=app, processes=1), on_outcome=lambda claim, outcome: None)
+        try:
+            return sorted(await pool.start())
+        finally:
+            await pool.stop()
+
+    try:
+        return asyncio.run(boot())
+    except PgschedError as error:
+        problems.append(("error", str(error), ""))
+        return []
