@@ -51,11 +51,13 @@ def collect(directory: Path, *, leave_out: Collection[str] = ()) -> Found:
         folders[:] = [name for name in folders if name not in leave_out]
         for name in names:
             path = os.path.join(folder, name)
-            if not stat.S_ISREG(os.lstat(path).st_mode):
-                continue
-            if _usable(path):
+            try:
+                regular = stat.S_ISREG(os.lstat(path).st_mode)
+            except FileNotFoundError:
+                continue  # gone since its directory was listed
+            if regular and _usable(path):
                 files.append(path)
-            else:
+            elif regular:
                 passed_over += 1
     passed_over += len(failed)
     if not files:

@@ -1,0 +1,91 @@
+"""What the demo's progress counts, and the line that it draws."""
+
+import io
+
+import pytest
+
+from pgsched.cli.progress import Progress
+from pgsched.model import Claim, Outcome, OutcomeKind
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def claim(retry_count: int = 0) -> Claim:
+    return Claim(1, 1, "t", "q", 0, "{}", retry_count, 1, None, 0.0, "now")
+
+
+@pytest.mark.parametrize(
+    ("kind", "retry_count", "completed", "failed"),
+    [
+        (OutcomeKind.RETURNED, 0, 1, 0),
+        (OutcomeKind.RAISED, 0, 0, 0),
+        (OutcomeKind.RAISED, 1, 0, 1),
+        (OutcomeKind.CRASHED, 1, 0, 1),
+        (OutcomeKind.INTERRUPTED, 1, 0, 0),
+        (OutcomeKind.CANCELLED, 0, 0, 1),
+    ],
+)
+def test_only_the_last_attempt_of_a_task_counts(
+    kind: OutcomeKind, retry_count: int, completed: int, failed: int
+) -> None:
+    progress = Progress(1, 2, io.StringIO())
+    progress.on_outcome(claim(retry_count), Outcome(kind, 1.0))
+    assert (progress.completed, progress.failed) == (completed, failed)
+    assert progress.finished.is_set() == bool(completed or failed)
+
+
+def test_the_line_tells_rate_running_failed_and_the_time_left() -> None:
+    clock = Clock()
+    progress = Progress(100, 2, io.StringIO(), clock=clock)
+    for _ in range(20):
+        progress.on_outcome(claim(), Outcome(OutcomeKind.RETURNED, 1.0))
+    clock.now += 2
+    assert progress.line() == "20/100 files (20%), 10/s, 2 running, 0 failed, 8s left"
+
+
+def test_the_rate_forgets_what_is_long_past() -> None:
+    clock = Clock()
+    progress = Progress(100, 2, io.StringIO(), clock=clock)
+    for _ in range(50):
+        progress.on_outcome(claim(), Outcome(OutcomeKind.RETURNED, 1.0))
+    for _ in range(30):
+        clock.now += 1
+        progress.line()
+    assert "0/s" in progress.line()
+    assert "? left" in progress.line()
+
+
+def test_the_last_line_is_done() -> None:
+    clock = Clock()
+    progress = Progress(2, 8, io.StringIO(), clock=clock)
+    progress.on_outcome(claim(), Outcome(OutcomeKind.RETURNED, 1.0))
+    progress.on_outcome(claim(1), Outcome(OutcomeKind.RAISED, 1.0))
+    clock.now += 1
+    assert progress.line() == "2/2 files (100%), 2/s, 0 running, 1 failed, done"
+
+
+def test_a_terminal_gets_one_line_that_moves() -> None:
+    stream = Terminal()
+    progress = Progress(2, 1, stream, clock=Clock())
+    progress.draw()
+    progress.draw()
+    assert stream.getvalue().count("\r") == 2
+    assert "\n" not in stream.getvalue()
+    assert "[" in stream.getvalue()
+
+
+def test_a_file_gets_whole_lines() -> None:
+    stream = io.StringIO()
+    Progress(2, 1, stream, clock=Clock()).draw()
+    assert stream.getvalue() == "0/2 files (0%), 0/s, 1 running, 0 failed, ? left\n"
