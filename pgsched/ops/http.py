@@ -18,8 +18,8 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from pgsched.errors import UsageError
+from pgsched.events import emit
 from pgsched.ops.exposition import Rendered
-from pgsched.ops.logs import emit
 
 HEADER_LIMIT = 8 * 1024
 """Bytes of request line and headers together."""

@@ -1,6 +1,6 @@
 """Logs: one line an event, as text for people or JSON for programs.
 
-Code emits events with fields (:func:`emit`) and never prose; only this module formats. What goes out is one line
+Code emits events with fields (``pgsched.events``) and never prose; only this module formats. What goes out is one line
 whatever the fields hold, has its passwords taken out once more, is bounded in length and in number, and never makes
 the parent wait. Other libraries' warnings come out in the same form. Runs in the parent.
 """
@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
-from types import TracebackType
 from typing import Literal, NamedTuple
 
+from pgsched.events import FIELDS, LOGGER
 from pgsched.ops.logwriter import LogWriter
 from pgsched.ops.throttle import Throttle
 
@@ -26,28 +26,12 @@ LONGEST = 2000
 FRAMES = 8
 """Innermost frames of a traceback that are shown."""
 
-_ROOT = logging.getLogger("pgsched")
-_FIELDS = "pgsched_fields"
 _PLAIN = re.compile(r"[\w.:/@+,()-]+", re.ASCII)
 _RESERVED = ("time", "level", "event")
 
 Format = Literal["text", "json"]
 Fields = Mapping[str, object]
 Redact = Callable[[str], str]
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
-
-
-def emit(event: str, level: int = logging.INFO, /, **fields: object) -> None:
-    """Log an event.
-
-    :param event: its name, one of a small closed set: ``worker_ended``.
-    :param level: one of :mod:`logging`'s.
-    :param fields: in the order in which they are shown. None is left out. ``exc_info`` is as in :mod:`logging`.
-    """
-    if not _ROOT.isEnabledFor(level):
-        return
-    exc_info = _exc_info(fields.pop("exc_info", None))
-    _ROOT.handle(_ROOT.makeRecord(_ROOT.name, level, "", 0, event, (), exc_info, extra={_FIELDS: fields}))
 
 
 class Output:
@@ -78,7 +62,7 @@ def setup(log_format: Format, *, redact: Redact, level: int = logging.INFO, desc
     handler = _Handler(formatter)
     writer = LogWriter(descriptor, dropped_line=formatter.dropped, overdue=handler.overdue)
     handler.writer = writer
-    _ROOT.setLevel(level)
+    LOGGER.setLevel(level)
     root = logging.getLogger()
     root.addHandler(handler)
     logging.captureWarnings(True)
@@ -188,13 +172,13 @@ class _Handler(logging.Handler):
 
     def _admit(self, record: logging.LogRecord, event: str) -> int | None:
         throttle = self._tasks if event.startswith("task_") else self._others
-        ours = hasattr(record, _FIELDS)
+        ours = hasattr(record, FIELDS)
         kind = _Kind(event, record.levelno, None if ours else record.name, None if ours else str(record.msg))
         return throttle.admit(kind, time.monotonic())
 
 
 def _event_of(record: logging.LogRecord) -> tuple[str, Fields]:
-    fields: dict[str, object] | None = getattr(record, _FIELDS, None)
+    fields: dict[str, object] | None = getattr(record, FIELDS, None)
     event = record.msg
     if fields is None:
         event, fields = "message", {"logger": record.name, "text": record.getMessage()}
@@ -207,11 +191,6 @@ def _exception_fields(error: BaseException) -> Fields:
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = " < ".join(f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames))
     return {"exception": error, "where": where}
-
-
-def _exc_info(value: object) -> ExcInfo | None:
-    error = sys.exception() if value is True else value
-    return (type(error), error, error.__traceback__) if isinstance(error, BaseException) else None
 
 
 def _shown(value: str | int | float) -> str:

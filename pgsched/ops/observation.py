@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pgsched.config import Settings
 from pgsched.errors import UsageError
+from pgsched.events import LOGGER, emit
 from pgsched.ops import logs
 from pgsched.ops.directory import VARIABLE, MetricsDirectory, make_directory
-from pgsched.ops.logs import emit
 from pgsched.ops.notify import Notifier
-from pgsched.ops.telemetry import Telemetry
+from pgsched.ops.telemetry import OutageCounter, Telemetry
 
 if TYPE_CHECKING:
     from pgsched.ops.http import Health, MetricsServer
@@ -43,6 +43,9 @@ class Observation:
             self._directory = make_directory()
             self._metrics = _metrics(self._directory)
         self._output = logs.setup("json" if settings.log_format == "json" else "text", redact=redact, level=level)
+        self._outages = OutageCounter(self._metrics) if self._metrics is not None else None
+        if self._outages is not None:
+            LOGGER.addHandler(self._outages)
         self.telemetry = Telemetry(self._metrics, self._notifier)
 
     @property
@@ -77,6 +80,8 @@ class Observation:
         if self._server is not None:
             await self._server.close()
         self.telemetry.summarise()
+        if self._outages is not None:
+            LOGGER.removeHandler(self._outages)
         if self._metrics is not None:
             self._metrics.close()
         if self._directory is not None:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pgsched.events import emit
 from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
-from pgsched.ops.logs import emit
 from pgsched.ops.notify import Notifier
 
 if TYPE_CHECKING:
@@ -134,11 +134,7 @@ class Telemetry:
         emit(name, level, **fields)
         if name == "state":
             self._entered(fields["state"])
-        elif self._metrics is None:
-            return
-        elif name == "database_lost":
-            self._metrics.database_lost()
-        elif name == "pool_started":
+        elif name == "pool_started" and self._metrics is not None:
             self._metrics.know(fields["task_types"])
 
     def ready(self) -> None:
@@ -185,3 +181,16 @@ class Telemetry:
         while True:
             await asyncio.sleep(SUMMARY_INTERVAL)
             self.summarise()
+
+
+class OutageCounter(logging.Handler):
+    """Hears of outages where everybody else reads of them: the store knows nobody above it."""
+
+    def __init__(self, metrics: "Metrics") -> None:
+        super().__init__(logging.WARNING)
+        self._metrics = metrics
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count the event that begins an outage."""
+        if record.msg == "database_lost":
+            self._metrics.database_lost()

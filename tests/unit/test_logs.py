@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from pgsched.events import emit
 from pgsched.ops import logs
-from pgsched.ops.logs import Formatter, emit
+from pgsched.ops.logs import Formatter
 from pgsched.ops.logwriter import LogWriter
 from pgsched.ops.throttle import Throttle
 from tests.support import ROOT, eventually
@@ -375,9 +376,10 @@ def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[b
 
 def test_f45_the_locale_does_not_matter() -> None:
     source = (
+        "from pgsched import events\n"
         "from pgsched.ops import logs\n"
         "output = logs.setup('text', redact=str)\n"
-        "logs.emit('event', path='gr\\xf6\\xdfe \\udc80')\n"
+        "events.emit('event', path='gr\\xf6\\xdfe \\udc80')\n"
         "output.close()"
     )
     ended = run_python(source, LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
@@ -388,6 +390,7 @@ def test_f45_the_locale_does_not_matter() -> None:
 def test_python_warnings_come_out_in_the_same_form() -> None:
     source = (
         "import warnings\n"
+        "from pgsched import events\n"
         "from pgsched.ops import logs\n"
         "output = logs.setup('json', redact=str)\n"
         "warnings.warn('old', DeprecationWarning, stacklevel=1)\n"
@@ -404,9 +407,10 @@ def test_a_standard_error_that_was_closed_before_the_start_is_left_alone(tmp_pat
         "import os, sys\n"
         "assert sys.stderr is None\n"
         f"assert os.open({str(place)!r}, os.O_CREAT | os.O_WRONLY) == 2\n"
+        "from pgsched import events\n"
         "from pgsched.ops import logs\n"
         "output = logs.setup('text', redact=str)\n"
-        "logs.emit('event')\n"
+        "events.emit('event')\n"
         "output.close()\n"
     )
     shell = subprocess.run(
@@ -422,9 +426,10 @@ def test_a_standard_error_that_was_closed_before_the_start_is_left_alone(tmp_pat
 
 def test_f13_the_process_ends_although_nobody_reads_its_standard_error() -> None:
     source = (
+        "from pgsched import events\n"
         "from pgsched.ops import logs\n"
         "output = logs.setup('text', redact=str, level=10)\n"
-        "for number in range(20000): logs.emit('task_completed', 10, text='x' * 100)\n"
+        "for number in range(20000): events.emit('task_completed', 10, text='x' * 100)\n"
         "output.close(timeout=0.2)\n"
         "print('done', flush=True)"
     )

@@ -13,6 +13,7 @@ import pytest
 
 from pgsched.config import Settings
 from pgsched.errors import UsageError
+from pgsched.events import emit
 from pgsched.ops.directory import VARIABLE
 from pgsched.ops.observation import Observation
 from tests.scraped import Scraped
@@ -86,6 +87,8 @@ async def test_it_serves_logs_notifies_and_leaves_nothing(
     telemetry = observation.telemetry
     telemetry.event("pool_started", logging.INFO, task_types=["compress"])
     telemetry.event("odd", logging.WARNING, dsn="password=secret")
+    emit("database_lost", logging.WARNING, error="connection refused")
+    emit("database_back", logging.WARNING, seconds=3)
     telemetry.event("state", logging.INFO, state="running")
     telemetry.ready()
     stderr = Stderr(capfd)
@@ -93,6 +96,7 @@ async def test_it_serves_logs_notifies_and_leaves_nothing(
     url = stderr.text.split("metrics_served address=")[1].split()[0]
     scraped = Scraped(await fetch(f"{url}/metrics"))
     assert scraped.value("pgsched_claimed_total", task_type="compress") == 0
+    assert scraped.value("pgsched_database_outages_total") == 1
     assert await fetch(f"{url}/healthz") == '{"state": "running"}\n'
     messages: list[str] = []
     await eventually_async(lambda: messages.extend(manager()) or messages.count("WATCHDOG=1") >= 3)  # type: ignore[func-returns-value]
@@ -117,7 +121,7 @@ async def test_without_an_address_nothing_is_measured(monkeypatch: pytest.Monkey
     assert observation.recorder is None
     assert VARIABLE not in os.environ
     await observation.start(well)
-    observation.telemetry.event("database_lost", logging.WARNING)
+    emit("database_lost", logging.WARNING)
     await observation.close()
 
 
