@@ -12,7 +12,7 @@ from pgsched.model import NewTask, TaskType
 from pgsched.quantities import check_name, parse_number, parse_seconds
 
 _LONGEST_DELAY = 100 * 366 * 86400.0
-_KEY_LENGTH = 1000
+_KEY_LENGTH = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg.rows import scalar_row, tuple_row
 
 from pgsched.errors import DatabaseError, SchemaError
-from pgsched.store.sql import load
+from pgsched.store.statements import rows, run, values
 
 _WHOLE: Final = ("bigint", "integer", "smallint")
 _TEXT: Final = ("character varying", "text")
@@ -48,26 +47,23 @@ def prepare(conn: psycopg.Connection[Any], timeout: float) -> Adoption:
     :raises DatabaseError: the lock did not come in time.
     """
     try:
-        conn.execute(load("adopt_lock"))
+        run(conn, "adopt_lock")
     except psycopg.errors.LockNotAvailable as error:
         raise DatabaseError(
             f"cannot lock table scheduled_tasks within {timeout:g} s: other sessions use it; stop them and try again"
         ) from error
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        _recognise(dict(cursor.execute(load("adopt_columns"))))
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        if obstacles := cursor.execute(load("adopt_obstacles")).fetchall():
-            raise SchemaError(
-                f"table scheduled_tasks cannot be adopted while it has: {', '.join(obstacles)}; "
-                "remove them and create them anew after `pgsched migrate`"
-            )
-        dropped = cursor.execute(load("adopt_indexes")).fetchall()
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        last_value, release = cursor.execute(load("adopt_sequence")).fetchone() or (None, None)
-    if release is not None:
+    _recognise(dict(rows(conn, "adopt_columns")))
+    if obstacles := values(conn, "adopt_obstacles"):
+        raise SchemaError(
+            f"table scheduled_tasks cannot be adopted while it has: {', '.join(obstacles)}; "
+            "remove them and create them anew after `pgsched migrate`"
+        )
+    dropped = values(conn, "adopt_indexes")
+    sequence = rows(conn, "adopt_sequence")
+    for _, release in sequence:
         conn.execute(release.encode())
-    conn.execute(load("adopt_rename"))
-    return Adoption(last_value, dropped)
+    run(conn, "adopt_rename")
+    return Adoption(sequence[0][0] if sequence else None, dropped)
 
 
 def _recognise(found: Mapping[str, str]) -> None:
@@ -97,17 +93,16 @@ def finish(conn: psycopg.Connection[Any], adoption: Adoption) -> list[str]:
     :raises SchemaError: a row does not fit the new table.
     """
     try:
-        rows = conn.execute(load("adopt_rows")).rowcount
-        conn.execute(load("adopt_continue"), {"last_value": adoption.last_value})
+        count = run(conn, "adopt_rows")
+        run(conn, "adopt_continue", adoption.last_value)
     except (psycopg.DataError, psycopg.IntegrityError) as error:
         raise SchemaError(f"a row of table scheduled_tasks cannot be adopted: {error.diag.message_primary}") from error
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        statements = cursor.execute(load("adopt_grants")).fetchall() + cursor.execute(load("adopt_owner")).fetchall()
-    conn.execute(load("adopt_drop"))
+    statements = values(conn, "adopt_grants") + values(conn, "adopt_owner")
+    run(conn, "adopt_drop")
     for statement in statements:
         conn.execute(statement.encode())
-    conn.execute(load("adopt_analyze"))
-    lines = [f"adopted table scheduled_tasks with {rows:,} rows"]
+    run(conn, "adopt_analyze")
+    lines = [f"adopted table scheduled_tasks with {count:,} rows"]
     if adoption.dropped_indexes:
         lines.append(f"dropped its indexes {', '.join(adoption.dropped_indexes)}: create them anew if they are needed")
     return lines

@@ -4,18 +4,22 @@ The rows were checked where they were made (``options``, ``rules.payload``); wha
 becomes one line. Runs in any program that enqueues. The sync and the async form differ in nothing but the waiting.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, AsyncRawCursor, Connection
 from psycopg.pq import TransactionStatus
 from psycopg.rows import scalar_row
 
 from pgsched.errors import DatabaseError, UsageError
 from pgsched.model import NewTask
-from pgsched.store.refusals import COLLISIONS, again, again_async, refusals
+from pgsched.store.arrays import numbers, texts
+from pgsched.store.line import CONFLICTS
+from pgsched.store.line import again as again_async
+from pgsched.store.refusals import again, pause, refusals
 from pgsched.store.sql import load
+from pgsched.store.statements import values
 
 BATCH_ROWS: Final = 1000
 BATCH_CHARACTERS: Final = 8 * 1024 * 1024
@@ -27,8 +31,8 @@ _TRIES: Final = 100
 class _Batch(NamedTuple):
     """One statement, and which of the given tasks its ids belong to."""
 
-    query: str
-    parameters: Mapping[str, object]
+    statement: str
+    parameters: Sequence[object]
     turns: Sequence[int]
 
 
@@ -40,7 +44,7 @@ def insert(conn: Connection[Any], tasks: Sequence[NewTask]) -> list[int]:
 
     :raises UsageError: a value is refused, by us or by PostgreSQL.
     :raises SchemaError: the tables are missing.
-    :raises DatabaseError: anything else. Only a collision (``psycopg.errors.SerializationFailure``,
+    :raises DatabaseError: anything else. Only a conflict (``psycopg.errors.SerializationFailure``,
         ``DeadlockDetected``) in the caller's transaction is raised as it is: nobody but the caller can repeat it.
     """
     batches = _batches(tasks)
@@ -72,22 +76,21 @@ async def insert_async(conn: AsyncConnection[Any], tasks: Sequence[NewTask]) -> 
         return ids
 
     with _refusals(alone):
-        return await again_async(body) if alone else await body()
+        return await again_async(body, pause) if alone else await body()
 
 
 def _run(conn: Connection[Any], batch: _Batch) -> list[int]:
-    # The caller's connection may have any row factory.
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        for _ in range(_TRIES):
-            if ids := cursor.execute(batch.query, batch.parameters).fetchall():
-                return ids
+    for _ in range(_TRIES):
+        if ids := values(conn, batch.statement, *batch.parameters):
+            return ids
     raise _restless(batch)
 
 
 async def _run_async(conn: AsyncConnection[Any], batch: _Batch) -> list[int]:
-    async with conn.cursor(row_factory=scalar_row) as cursor:
+    # The caller's connection may have any row factory.
+    async with AsyncRawCursor(conn, row_factory=scalar_row) as cursor:
         for _ in range(_TRIES):
-            await cursor.execute(batch.query, batch.parameters)
+            await cursor.execute(load(batch.statement), batch.parameters)
             if ids := await cursor.fetchall():
                 return ids
     raise _restless(batch)
@@ -95,7 +98,7 @@ async def _run_async(conn: AsyncConnection[Any], batch: _Batch) -> list[int]:
 
 def _restless(batch: _Batch) -> DatabaseError:
     return DatabaseError(
-        f"cannot enqueue: unique_key {batch.parameters['unique_key']!r} is neither free nor taken after {_TRIES} tries"
+        f"cannot enqueue: unique_key {batch.parameters[-1]!r} is neither free nor taken after {_TRIES} tries"
     )
 
 
@@ -107,10 +110,9 @@ def _batches(tasks: Sequence[NewTask]) -> list[_Batch]:
     plain = [turn for turn, task in enumerate(tasks) if task.unique_key is None]
     # In one order, so that two who insert the same keys wait for each other and do not deadlock.
     keyed = sorted((task.unique_key, turn) for turn, task in enumerate(tasks) if task.unique_key is not None)
-    once = load("enqueue_once")
     return [
         *(_batch(tasks, turns) for turns in _chunks(tasks, plain)),
-        *(_Batch(once, tasks[turn]._asdict(), [turn]) for _, turn in keyed),
+        *(_Batch("enqueue_once", tasks[turn], [turn]) for _, turn in keyed),
     ]
 
 
@@ -128,19 +130,21 @@ def _chunks(tasks: Sequence[NewTask], turns: Sequence[int]) -> Iterator[list[int
 
 
 def _batch(tasks: Sequence[NewTask], turns: Sequence[int]) -> _Batch:
+    if len(turns) == 1:
+        # Arrays double the time of a single row.
+        return _Batch("enqueue_once", tasks[turns[0]], turns)
     chosen = [tasks[turn] for turn in turns]
-    parameters = {
-        "task_types": [task.task_type for task in chosen],
-        "payloads": [task.payload for task in chosen],
-        "queues": [task.queue for task in chosen],
-        "priorities": [task.priority for task in chosen],
-        "max_retries": [task.max_retries for task in chosen],
-        "run_ats": [task.run_at for task in chosen],
-        # An array has one type, and 5 and 5.0 are two to the driver.
-        "delays": [float(task.delay) for task in chosen],
-        "timeouts": [None if task.timeout is None else float(task.timeout) for task in chosen],
-    }
-    return _Batch(load("enqueue"), parameters, turns)
+    fields = (
+        texts(task.task_type for task in chosen),
+        texts(task.payload for task in chosen),
+        texts(task.queue for task in chosen),
+        numbers(task.priority for task in chosen),
+        numbers(task.max_retries for task in chosen),
+        texts(None if task.run_at is None else task.run_at.isoformat() for task in chosen),
+        numbers(task.delay for task in chosen),
+        texts(None if task.timeout is None else repr(task.timeout) for task in chosen),
+    )
+    return _Batch("enqueue", fields, turns)
 
 
 def _alone(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
@@ -151,7 +155,7 @@ def _alone(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
 @contextmanager
 def _refusals(alone: bool) -> Iterator[None]:
     try:
-        with refusals("cannot enqueue", unless=() if alone else COLLISIONS):
+        with refusals("cannot enqueue", unless=() if alone else CONFLICTS):
             yield
     except UnicodeEncodeError as error:
         raise UsageError(

@@ -1,24 +1,23 @@
-"""Turns what PostgreSQL refuses into the one line that a user gets, and tries again what only collided.
+"""Turns what PostgreSQL refuses into the one line that a user gets, and tries again what only met a conflict.
 
 Runs wherever the store runs, in the parent, in the command line, or in a program that enqueues. It decides nothing
 about connections: ``connection`` does.
 """
 
-import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import psycopg
 
 from pgsched.errors import DatabaseError, PgschedError, SchemaError, UsageError
+from pgsched.store.line import CONFLICTS
+from pgsched.store.redaction import one_line
 
 T = TypeVar("T")
 
-COLLISIONS = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-"""40001 (also: the row has moved to the other partition) and 40P01: the same statement again will do."""
 _ATTEMPTS = 20
 
 
@@ -39,7 +38,7 @@ def refusals(doing: str, *, unless: tuple[type[psycopg.Error], ...] = ()) -> Ite
 
 def refusal(error: psycopg.Error, doing: str) -> PgschedError:
     """The error for the user: one line, with the cure where we know it."""
-    line = f"{doing}: {_one_line(error)}"
+    line = f"{doing}: {_said(error)}"
     match error:
         case psycopg.errors.UndefinedTable() | psycopg.errors.UndefinedColumn() | psycopg.errors.UndefinedFunction():
             return SchemaError(f"{line}; run `pgsched migrate`")
@@ -60,32 +59,22 @@ def refusal(error: psycopg.Error, doing: str) -> PgschedError:
 
 
 def again(body: Callable[[], T]) -> T:
-    """Run one transaction, and once more whenever it collided with another one."""
-    for attempt in range(1, _ATTEMPTS):
+    """Run one transaction, and once more whenever it met a conflict."""
+    for _ in range(_ATTEMPTS):
         try:
             return body()
-        except COLLISIONS:
-            time.sleep(_pause(attempt))
+        except CONFLICTS:
+            time.sleep(pause())
     return body()
 
 
-async def again_async(body: Callable[[], Awaitable[T]]) -> T:
-    """The same for a coroutine function."""
-    for attempt in range(1, _ATTEMPTS):
-        try:
-            return await body()
-        except COLLISIONS:
-            await asyncio.sleep(_pause(attempt))
-    return await body()
+def pause() -> float:
+    """Seconds before the next try: random, so that the two who met do not meet again."""
+    return random.uniform(0.001, 0.05)
 
 
-def _pause(attempt: int) -> float:
-    """Seconds: random, so that the two who met do not meet again."""
-    return random.random() * min(0.002 * 2.0**attempt, 0.2)
-
-
-def _one_line(error: psycopg.Error) -> str:
+def _said(error: psycopg.Error) -> str:
     """The server's message and detail; the driver's own text when the server said nothing."""
     said = error.diag.message_primary or str(error) or type(error).__name__
     detail = error.diag.message_detail
-    return " ".join(f"{said} ({detail})".split() if detail else said.split())
+    return one_line(f"{said} ({detail})" if detail else said)

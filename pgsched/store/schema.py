@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import IsolationLevel
-from psycopg.rows import namedtuple_row, scalar_row
+from psycopg.rows import tuple_row
 
 from pgsched.errors import SchemaError
 from pgsched.store import adopt
 from pgsched.store.connection import connect_sync
 from pgsched.store.refusals import refusals
 from pgsched.store.sql import load
-
+from pgsched.store.statements import rows, run, values
 
 _DIRECTORY: Final = files("pgsched.store") / "migrations"
 
@@ -67,8 +67,8 @@ def migrate(dsn: str, timeout: float = 10.0) -> list[str]:
         conn.isolation_level = IsolationLevel.READ_COMMITTED
         conn.read_only = False
         with conn.transaction():
-            conn.execute(load("schema_limits"))
-            conn.execute(load("schema_lock"))
+            run(conn, "schema_limits")
+            run(conn, "schema_lock")
             return _migrate(conn, timeout)
 
 
@@ -79,7 +79,7 @@ def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
         raise SchemaError(
             f"no schema of search_path {found.search_path} exists: create one, or set another search_path"
         )
-    conn.execute(load("schema_path"), {"schema": schema, "lock_timeout_ms": round(timeout * 1000)})
+    run(conn, "schema_path", schema, str(round(timeout * 1000)))
     found = _find(conn)
     old = _version(conn) if found.versions_in else 0
     if old > LATEST:
@@ -89,11 +89,11 @@ def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
         return [f"schema {schema} is up to date (version {LATEST})"]
     adoption = adopt.prepare(conn, timeout) if old == 0 and _must_adopt(found) else None
     if not found.versions_in:
-        conn.execute(load("schema_create"))
+        run(conn, "schema_create")
     lines = []
     for version in range(old + 1, LATEST + 1):
         conn.execute(_statements(version))
-        conn.execute(load("schema_applied"), {"version": version})
+        run(conn, "schema_applied", version)
         lines.append(f"applied {MIGRATIONS[version]} in schema {schema}")
     return lines + (adopt.finish(conn, adoption) if adoption else [])
 
@@ -128,14 +128,13 @@ def require(conn: psycopg.Connection[Any]) -> None:
 async def require_async(conn: psycopg.AsyncConnection[Any]) -> None:
     """The same as `require`, for a supervisor."""
     with refusals("cannot read the schema's version"):
-        async with conn.cursor(row_factory=namedtuple_row) as cursor:
+        async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(load("schema_find"))
             found = Found(*(await cursor.fetchone() or ()))
-        number = 0
-        if found.versions_in:
-            async with conn.cursor(row_factory=scalar_row) as cursor:
+            number = 0
+            if found.versions_in:
                 await cursor.execute(load("schema_version"))
-                number = await cursor.fetchone() or 0
+                (number,) = await cursor.fetchone() or (0,)
         _judge(found, number)
 
 
@@ -166,13 +165,11 @@ def _demand_tasks(found: Found, number: int) -> None:
 
 
 def _find(conn: psycopg.Connection[Any]) -> Found:
-    with conn.cursor(row_factory=namedtuple_row) as cursor:
-        return Found(*(cursor.execute(load("schema_find")).fetchone() or ()))
+    return Found(*rows(conn, "schema_find")[0])
 
 
 def _version(conn: psycopg.Connection[Any]) -> int:
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        return int(cursor.execute(load("schema_version")).fetchone() or 0)
+    return int(values(conn, "schema_version")[0])
 
 
 def _statements(number: int) -> bytes:

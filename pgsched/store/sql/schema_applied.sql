@@ -1,2 +1,2 @@
--- Remembers that a migration was applied.
-INSERT INTO pgsched_schema (version) VALUES (%(version)s)
+-- Remembers that a migration was applied. $1: its version.
+INSERT INTO pgsched_schema (version) VALUES ($1::integer)

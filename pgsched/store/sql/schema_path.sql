@@ -1,3 +1,4 @@
 -- Sends everything that the migration names to one schema, and bounds how long it waits for a table's lock.
-SELECT set_config('search_path', %(schema)s || ', pg_temp', true),
-       set_config('lock_timeout', %(lock_timeout_ms)s::bigint::text, true)
+-- $1: the schema, quoted; $2: milliseconds.
+SELECT set_config('search_path', $1::text || ', pg_temp', true),
+       set_config('lock_timeout', $2::bigint::text, true)
