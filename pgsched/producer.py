@@ -2,23 +2,28 @@
 
 An INSERT whose reply was lost is never repeated, because nobody can know whether it was committed. So the
 connection is looked at before it is used: one that the server has closed meanwhile is replaced before it can
-lose anything. Runs in the user's program, or in a worker whose task enqueues.
+lose anything, and one whose server falls silent is cut. Runs in the user's program, or in a worker whose task
+enqueues.
 """
 
 import os
 import select
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.model import NewTask
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
 TIMEOUT = 10.0
-"""Seconds that connecting, or one INSERT, may take."""
+"""Seconds that connecting, or an insert, may take."""
+TIMEOUT_EACH = 0.005
+"""Seconds more for each task of an insert."""
 
 
 class _State:
@@ -27,7 +32,7 @@ class _State:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
-        self.connection: Connection[tuple[object, ...]] | None = None
+        self.connection: Connection[Any] | None = None
 
     def close(self) -> None:
         """Close the connection, but not in a child: it would end the parent's session."""
@@ -55,20 +60,22 @@ class Producer:
     def insert(self, tasks: Sequence[NewTask]) -> list[int]:
         """Insert and commit tasks, all or none; return their ids.
 
-        :raises DatabaseError: it is not known to be done; after a lost reply it may be done all the same.
+        :raises DatabaseError: it is not known to be done; after a lost or late reply it may be done all the same.
         """
         from pgsched.store.enqueue import insert
 
         state = self._own_state()
         with state.lock:
-            return insert(self._connect(state), tasks)
+            connection = self._connect(state)
+            with _deadline(connection, TIMEOUT + TIMEOUT_EACH * len(tasks)):
+                return insert(connection, tasks)
 
     def _own_state(self) -> _State:
         if self._state.pid != os.getpid():
             self._state = self._fresh()
         return self._state
 
-    def _connect(self, state: _State) -> "Connection[tuple[object, ...]]":
+    def _connect(self, state: _State) -> "Connection[Any]":
         from pgsched.store.connection import connect_sync
 
         if state.connection is not None and (state.connection.closed or _spoken_to(state.connection.fileno())):
@@ -82,6 +89,30 @@ class Producer:
         state = self._own_state()
         with state.lock:
             state.close()
+
+
+@contextmanager
+def _deadline(connection: "Connection[Any]", seconds: float) -> Iterator[None]:
+    """Cut the connection when the body takes longer: psycopg would wait for a silent server for ever."""
+    from pgsched.store.connection import cut
+
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        cut(connection)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except DatabaseError:
+        if late.is_set():
+            raise DeadlineError(f"cannot enqueue: no answer from the database within {seconds:g} s") from None
+        raise
+    finally:
+        timer.cancel()
 
 
 def _spoken_to(descriptor: int) -> bool:
