@@ -43,10 +43,7 @@ def test_ends_of_time(server: Server, dsn: str, connect: Connect, at: datetime) 
     for tasks in ([BARE._replace(run_at=at)], [BARE._replace(run_at=at)] * 2):
         task_id = insert(connect(), tasks)[0]
         seconds = (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-        assert (
-            row(server, dsn, task_id, "extract(epoch FROM run_at)")[0]
-            == (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-        )
+        assert row(server, dsn, task_id, "extract(epoch FROM run_at)") == (seconds,)
 
 
 @pytest.mark.parametrize("copies", [1, 2])
