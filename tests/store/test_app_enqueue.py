@@ -115,14 +115,23 @@ def test_threads_share_one_connection(server: Server, dsn: str, task: Add) -> No
 def test_f20_a_forked_process_opens_its_own_and_leaves_the_parents_alone(server: Server, dsn: str, task: Add) -> None:
     task.enqueue(1)
     before = [backend.pid for backend in server.backends(dsn)]
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             task.enqueue(2)
+            os.read(reader, 1)
             task.app.close()
         finally:
             os._exit(0)
-    os.waitpid(pid, 0)
+    try:
+        eventually(lambda: len(server.backends(dsn)) == 2)
+    finally:
+        os.write(writer, b".")
+        os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
+    eventually(lambda: len(server.backends(dsn)) == 1)
     task.enqueue(3)
     assert [backend.pid for backend in server.backends(dsn)] == before
     assert rows(server, dsn) == 3
