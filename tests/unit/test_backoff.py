@@ -29,7 +29,7 @@ def test_no_attempt_comes_sooner_than_half_the_ceiling(failures: int, dice: floa
     backoff = Backoff(base=0.5, cap=30.0)
     for n in range(failures):
         ceiling = min(30.0, 0.5 * 2**n)
-        assert ceiling / 2 <= backoff.failed(0.0, lambda: dice) < ceiling
+        assert ceiling / 2 <= backoff.failed(0.0, lambda: dice) <= ceiling
 
 
 def test_a_row_of_failures_without_end_does_not_overflow() -> None:
