@@ -58,12 +58,12 @@ def refusal(error: psycopg.Error, doing: str) -> PgschedError:
     return DatabaseError(line)
 
 
-def again(body: Callable[[], T]) -> T:
+def again(body: Callable[[], T], conflicts: tuple[type[psycopg.Error], ...] = CONFLICTS) -> T:
     """Run one transaction, and once more whenever it met a conflict."""
     for _ in range(_ATTEMPTS):
         try:
             return body()
-        except CONFLICTS:
+        except conflicts:
             time.sleep(pause())
     return body()
 

@@ -1,0 +1,124 @@
+"""What an operator does to tasks: retry, cancel, prune; what he sees of them is in ``views``.
+
+Everything works in batches, each a short transaction that locks tasks in the order of their ids, and is tried again
+quietly when it meets a conflict. What was done stays done if a later batch fails. Runs in the command line.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import psycopg
+
+from pgsched.model import Status
+from pgsched.store.line import CONFLICTS
+from pgsched.store.refusals import again, refusals
+from pgsched.store.statements import rows, run
+from pgsched.store.views import Filter, list_tasks, parameters, show, status
+
+__all__ = ["Changed", "Filter", "cancel", "list_tasks", "prune", "retry", "show", "status"]
+
+BATCH: Final = 1000
+_LIVE: Final = (Status.QUEUED, Status.PROCESSING)
+_RETRIABLE: Final = (Status.FAILED, Status.CANCELLED)
+_BEFORE_ALL: Final = -(2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """What became of the tasks that were meant."""
+
+    ids: list[int]
+    """Those that were changed, ascending."""
+    left: dict[int, str]
+    """Why one was left as it was, such as "not found"; ids that were asked for, and tasks whose key is taken."""
+
+
+def retry(conn: psycopg.Connection[Any], chosen: Filter, *, force: bool = False) -> Changed:
+    """Queue failed and cancelled tasks again: due now, ``retry_count`` 0, under a new fence.
+
+    The last error and the recorded failures stay; a result goes. A task whose unique key a live task has is left.
+
+    :param force: also completed tasks, and those whose status is nobody's here; only by id.
+    :raises DatabaseError: the server refused.
+    """
+    statuses: Sequence[str] = _RETRIABLE
+    if force and chosen.ids is not None:
+        found = {name for _, name in _statuses(conn, chosen.ids)}
+        statuses = sorted(found.difference(_LIVE) | set(_RETRIABLE))
+    return _change(conn, chosen, statuses, "retry", "", "cannot retry tasks")
+
+
+def cancel(conn: psycopg.Connection[Any], chosen: Filter) -> Changed:
+    """Cancel queued and processing tasks. Supervisors that work on one are told, and stop it.
+
+    :raises DatabaseError: the server refused.
+    """
+    return _change(conn, chosen, _LIVE, "cancel", "cancel", "cannot cancel tasks")
+
+
+def prune(
+    conn: psycopg.Connection[Any], older_than: float, batch: int = BATCH, progress: Callable[[int], None] | None = None
+) -> int:
+    """Delete completed, failed and cancelled tasks with their failures.
+
+    :param older_than: seconds since a task ended.
+    :param batch: tasks that one transaction deletes.
+    :param progress: called after each batch with the number deleted so far.
+    :return: how many were deleted.
+    :raises DatabaseError: the server refused.
+    """
+    pruned = 0
+    count = batch
+    begin: str | None = None
+
+    def delete() -> tuple[Any, ...]:
+        return rows(conn, "prune", older_than, batch, begin)[0]
+
+    with refusals("cannot prune tasks"):
+        while count == batch:
+            count, begin = again(delete)
+            pruned += count
+            if progress is not None:
+                progress(pruned)
+    return pruned
+
+
+def _change(
+    conn: psycopg.Connection[Any], chosen: Filter, statuses: Sequence[str], statement: str, hint: str, doing: str
+) -> Changed:
+    wanted = statuses if chosen.statuses is None else [name for name in chosen.statuses if name in statuses]
+    arguments = parameters(replace(chosen, statuses=wanted))
+    changed: list[int] = []
+    left: dict[int, str] = {}
+    after = _BEFORE_ALL
+
+    def batch() -> list[tuple[Any, ...]]:
+        with conn.transaction():
+            found = rows(conn, statement, *arguments, after, BATCH)
+            if any(done for _, done in found):
+                run(conn, "notify", hint)
+        return found
+
+    with refusals(doing):
+        # A key that was free a moment ago may be taken now: the batch sees it when it is tried again.
+        while found := again(batch, (*CONFLICTS, psycopg.errors.UniqueViolation)):
+            changed += [task_id for task_id, done in found if done]
+            left.update((task_id, "another live task has its unique key") for task_id, done in found if not done)
+            after = found[-1][0]
+        if chosen.ids is not None:
+            left.update(_unmet(conn, set(chosen.ids).difference(changed, left)))
+    return Changed(ids=changed, left=left)
+
+
+def _unmet(conn: psycopg.Connection[Any], ids: Iterable[int]) -> dict[int, str]:
+    """Why these ids were not among those that the filter and the statuses let through."""
+    reasons = dict.fromkeys(sorted(ids), "not found")
+    for task_id, name in _statuses(conn, list(reasons)):
+        reasons[task_id] = f"is {name}"
+    return reasons
+
+
+def _statuses(conn: psycopg.Connection[Any], ids: Sequence[int]) -> list[tuple[int, str]]:
+    with refusals("cannot look tasks up"):
+        return [(task_id, name) for task_id, name in rows(conn, "statuses", list(ids))]
