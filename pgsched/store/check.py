@@ -1,0 +1,210 @@
+"""What is wrong with the server, the rights, the tables and the settings, each in a plain line with its cure.
+
+Reads the catalogue and the statistics, needs no superuser, changes nothing and prints nothing. Runs in the command line.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+import psycopg
+
+from pgsched.errors import SchemaError
+from pgsched.store import schema
+from pgsched.store.connection import connect_sync
+from pgsched.store.refusals import refusals
+from pgsched.store.statements import rows
+
+OLDEST_SERVER: Final = 15
+CLAIM_LOCKS: Final = 500
+"""Advisory locks that one claim may hold: one a task."""
+CLAIMS_AT_ONCE: Final = 4
+"""Supervisors that should be able to claim in the same moment."""
+OLD_SECONDS: Final = 300.0
+OLD_TRANSACTIONS: Final = 1_000_000
+CLOCK_DIFFERENCE: Final = 2.0
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be."""
+
+    level: Literal["error", "warning", "note"]
+    """error: pgsched does not work; warning: it works badly, or will; note: it works otherwise than you may think."""
+    text: str
+    """One line."""
+    cure: str
+    """What to do about it; one line."""
+
+
+class _Server(NamedTuple):
+    """The row of ``check_server.sql``."""
+
+    version_number: int
+    version: str
+    standby: bool
+    read_only: bool
+    encoding: str
+    database: str
+    role: str
+    fsync: bool
+    synchronous_commit: str
+    autovacuum: bool
+    locks: int
+    pid: int
+    clock: float
+
+
+def check(dsn: str, timeout: float = 10.0) -> list[Problem]:
+    """Connect, and look at everything; errors come first.
+
+    :param timeout: seconds to connect.
+    :raises DatabaseError: the server cannot be reached.
+    """
+    with connect_sync(dsn, timeout=timeout, application_name="pgsched check") as conn:
+        return problems(conn)
+
+
+def problems(conn: psycopg.Connection[Any]) -> list[Problem]:
+    """The same over a connection in autocommit mode.
+
+    :raises DatabaseError: it is lost.
+    """
+    with refusals("cannot check the database"):
+        begun = time.time()
+        server = _Server(*rows(conn, "check_server")[0])
+        ended = time.time()
+        found = [*_of_server(server), *_of_durability(server), *_of_clocks(server.clock, begun, ended)]
+        found += _of_pooler(server.pid, conn.info.backend_pid)
+        found += _of_schema(conn, server.role)
+        found += _of_snapshots(conn)
+    order = ("error", "warning", "note")
+    return sorted(found, key=lambda problem: order.index(problem.level))
+
+
+def _of_server(server: _Server) -> Iterator[Problem]:
+    if server.version_number < OLDEST_SERVER * 10000:
+        yield Problem("error", f"the server is PostgreSQL {server.version}", f"upgrade it to {OLDEST_SERVER} or later")
+    if server.standby:
+        yield Problem("error", "the server is a standby, which takes no writes", "connect to the primary")
+    elif server.read_only:
+        yield Problem(
+            "error",
+            f"transactions of role {server.role} in database {server.database} are read-only",
+            "set default_transaction_read_only to off",
+        )
+    if server.encoding != "UTF8":
+        yield Problem(
+            "warning",
+            f"database {server.database} has encoding {server.encoding}, which "
+            + ("checks no text" if server.encoding == "SQL_ASCII" else "cannot store every character"),
+            "use a database with encoding UTF8",
+        )
+    if server.locks < CLAIM_LOCKS * CLAIMS_AT_ONCE:
+        yield Problem(
+            "warning",
+            f"the server has room for about {server.locks:,} locks, and one claim may take {CLAIM_LOCKS}",
+            "raise max_locks_per_transaction",
+        )
+    if not server.autovacuum:
+        yield Problem(
+            "warning",
+            "autovacuum is off on the server: dead rows will pile up and claims become slow",
+            "set autovacuum and track_counts to on",
+        )
+
+
+def _of_durability(server: _Server) -> Iterator[Problem]:
+    if not server.fsync:
+        yield Problem("warning", "fsync is off: a crash of the machine may destroy the database", "set fsync to on")
+    if server.synchronous_commit == "off":
+        yield Problem(
+            "note",
+            "synchronous_commit is off: after a crash of the server the last tasks may be lost or run again",
+            "set synchronous_commit to on unless that is acceptable",
+        )
+
+
+def _of_clocks(database: float, begun: float, ended: float) -> Iterator[Problem]:
+    """The database's clock was read somewhere between the two readings of ours."""
+    ahead = begun - database if begun > database else min(0.0, ended - database)
+    if abs(ahead) > CLOCK_DIFFERENCE:
+        yield Problem(
+            "warning",
+            f"this host's clock is {abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} the database's, "
+            "which decides when a task is due",
+            "synchronise both clocks",
+        )
+
+
+def _of_pooler(answering: int, greeting: int) -> Iterator[Problem]:
+    """A pooler greets a client with a process id of its own making."""
+    if answering != greeting:
+        yield Problem(
+            "note",
+            "there is a connection pooler between this host and the server",
+            "if it pools transactions, give `pgsched run` --pooled and --poll-only",
+        )
+
+
+def _of_schema(conn: psycopg.Connection[Any], role: str) -> Iterator[Problem]:
+    lacking = rows(conn, "check_rights")
+    for relation, privileges, kind in lacking:
+        yield Problem(
+            "error",
+            f"role {role} lacks the right to {privileges} on {kind.lower()}{relation}",
+            f"GRANT {privileges} ON {kind}{relation} TO {_quoted(conn, role)}",
+        )
+    if any(relation == "pgsched_schema" for relation, _, _ in lacking):
+        return
+    try:
+        schema.require(conn)
+    except SchemaError as error:
+        text, _, cure = str(error).rpartition(": ")
+        yield Problem("error", text, cure)
+        return
+    for kind, name in rows(conn, "check_tables"):
+        yield _of_table(kind, name)
+
+
+def _of_table(kind: str, name: str) -> Problem:
+    if kind == "index":
+        text = f"index {name} is missing or invalid: statements that rely on it become slow, or let duplicates in"
+        return Problem("error", text, "create it as in pgsched/store/migrations, or REINDEX it")
+    if kind == "trigger":
+        return Problem(
+            "warning",
+            f"trigger {name} of scheduled_tasks is missing or disabled: new tasks wait for the next poll",
+            f"ALTER TABLE scheduled_tasks ENABLE TRIGGER {name}",
+        )
+    return Problem(
+        "warning",
+        f"autovacuum is off for table {name}: dead rows will pile up and claims become slow",
+        f"ALTER TABLE {name} RESET (autovacuum_enabled)",
+    )
+
+
+def _of_snapshots(conn: psycopg.Connection[Any]) -> Iterator[Problem]:
+    for kind, name, role, application, seconds, transactions in rows(
+        conn, "check_snapshots", OLD_SECONDS, OLD_TRANSACTIONS
+    ):
+        by = f" (role {role}{f', application {application}' if application else ''})" if role else ""
+        age = f"for {seconds:,.0f} s" if seconds is not None else f"for {transactions or 0:,} transactions"
+        who, cure = {
+            "session": (
+                f"session {name}{by} has had a transaction open",
+                f"end it: SELECT pg_terminate_backend({name})",
+            ),
+            "standby": (f"a standby at session {name}{by} has had a query open", "end the query on the standby"),
+            "slot": (f"replication slot {name} has held back old rows", "make its reader catch up, or drop the slot"),
+            "prepared": (f"prepared transaction {name}{by} has been open", "commit it, or roll it back"),
+        }[kind]
+        yield Problem(
+            "warning", f"{' '.join(who.split())} {age}: dead rows pile up meanwhile and claims become slow", cure
+        )
+
+
+def _quoted(conn: psycopg.Connection[Any], name: str) -> str:
+    return psycopg.sql.Identifier(name).as_string(conn)

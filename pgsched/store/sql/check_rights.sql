@@ -1,0 +1,21 @@
+-- The rights that the current role lacks, one row a table or sequence. Catalogue only; no rights needed. Locks: none.
+-- FOR UPDATE asks for the right to UPDATE.
+SELECT need.relation, string_agg(need.privilege, ', ' ORDER BY need.turn) AS privileges, need.kind
+FROM (
+    SELECT relation, privilege, turn, '' AS kind
+    FROM (VALUES ('scheduled_tasks', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+                 ('scheduled_tasks_live', ARRAY['SELECT', 'UPDATE']),
+                 ('scheduled_tasks_ended', ARRAY['SELECT', 'UPDATE', 'DELETE']),
+                 ('pgsched_supervisors', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+                 ('pgsched_failures', ARRAY['SELECT', 'INSERT', 'DELETE']),
+                 ('pgsched_schema', ARRAY['SELECT'])) AS tables (relation, privileges),
+         unnest(privileges) WITH ORDINALITY AS each (privilege, turn)
+    WHERE to_regclass(relation) IS NOT NULL
+      AND NOT has_table_privilege(to_regclass(relation)::oid, privilege)
+    UNION ALL
+    SELECT 'scheduled_tasks_id_seq', 'USAGE', 1, 'SEQUENCE '
+    WHERE to_regclass('scheduled_tasks_id_seq') IS NOT NULL
+      AND NOT has_sequence_privilege(to_regclass('scheduled_tasks_id_seq')::oid, 'USAGE')
+) AS need
+GROUP BY need.relation, need.kind
+ORDER BY need.relation

@@ -1,0 +1,9 @@
+-- What the server says of itself and of this session. No table but pg_catalog's; locks: none.
+SELECT current_setting('server_version_num')::integer AS version_number, current_setting('server_version') AS version,
+       pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::boolean AS read_only,
+       current_setting('server_encoding') AS encoding, current_database()::text AS database, current_user::text AS role,
+       current_setting('fsync')::boolean AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean AS autovacuum,
+       current_setting('max_locks_per_transaction')::bigint
+           * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint) AS locks,
+       pg_backend_pid() AS pid, date_part('epoch', clock_timestamp()) AS clock

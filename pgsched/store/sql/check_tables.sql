@@ -1,0 +1,20 @@
+-- What somebody has taken away from our tables: indexes that are missing or invalid, the trigger, vacuuming.
+-- Catalogue only. Locks: none.
+SELECT 'index' AS kind, expected.name AS name
+FROM unnest(ARRAY['scheduled_tasks_live_pkey', 'scheduled_tasks_ended_id', 'scheduled_tasks_ended_finished',
+                  'scheduled_tasks_ended_status', 'scheduled_tasks_due', 'scheduled_tasks_held', 'scheduled_tasks_key',
+                  'pgsched_failures_task']) AS expected (name)
+WHERE NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(expected.name) AND indisvalid)
+UNION ALL
+SELECT 'trigger', 'pgsched_wake'
+WHERE NOT EXISTS (
+    SELECT FROM pg_trigger
+    WHERE tgrelid = to_regclass('scheduled_tasks') AND tgname = 'pgsched_wake' AND tgenabled IN ('O', 'A'))
+UNION ALL
+SELECT 'autovacuum', relname::text
+FROM pg_class
+WHERE oid IN (to_regclass('scheduled_tasks_live'), to_regclass('scheduled_tasks_ended'),
+              to_regclass('pgsched_supervisors'), to_regclass('pgsched_failures'))
+  AND EXISTS (SELECT FROM pg_options_to_table(reloptions)
+              WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean)
+ORDER BY 1, 2
