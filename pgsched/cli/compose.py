@@ -1,0 +1,85 @@
+"""Puts one supervisor together from its parts, runs it, and takes it apart again."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import pgsched
+from pgsched.config import Settings
+from pgsched.errors import ExitCode
+from pgsched.events import emit
+from pgsched.model import Claim, Outcome
+from pgsched.ops.observation import Observation
+from pgsched.pool.pool import Pool, PoolSettings
+from pgsched.store.redaction import redact
+from pgsched.store.store import Store
+from pgsched.supervisor.supervisor import Supervisor
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""Each drains; a second one, of either kind, cuts the drain short."""
+
+
+async def run(
+    settings: Settings,
+    *,
+    on_outcome: Callable[[Claim, Outcome], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> ExitCode:
+    """Run one supervisor until a signal or ``stop`` ends it.
+
+    :param on_outcome: also hears of every outcome.
+    :raises PgschedError: it could not start, or had to give up.
+    """
+    observation = Observation(settings, redact=redact)
+    try:
+        supervisor = _build(settings, observation, on_outcome)
+        await observation.start(supervisor.health)
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, supervisor.stop)
+        stopping = asyncio.create_task(_stop_when(stop, supervisor))
+        try:
+            code = await supervisor.run()
+        finally:
+            stopping.cancel()
+        emit("stopped", exit_code=int(code))
+        return code
+    finally:
+        await observation.close()
+
+
+def _build(
+    settings: Settings, observation: Observation, on_outcome: Callable[[Claim, Outcome], None] | None
+) -> Supervisor:
+    telemetry = observation.telemetry
+    dsn = settings.dsn or ""
+    store = Store(dsn, namespace=settings.namespace, db_timeout=settings.db_timeout, pooled=settings.pooled)
+
+    def heard(claim: Claim, outcome: Outcome) -> None:
+        supervisor.on_outcome(claim, outcome)
+        if on_outcome is not None:
+            on_outcome(claim, outcome)
+
+    pool = Pool(
+        PoolSettings(
+            app=settings.app,
+            processes=settings.processes,
+            start_method=settings.start_method,
+            max_tasks_per_worker=settings.max_tasks_per_worker,
+            max_memory_per_worker=settings.max_memory_per_worker,
+            recorder=observation.recorder,
+            dsn=dsn,
+        ),
+        heard,
+        telemetry.pool_event,
+    )
+    supervisor = Supervisor(
+        settings, store, pool, telemetry, version=pgsched.__version__, on_ready=telemetry.ready
+    )
+    return supervisor
+
+
+async def _stop_when(stop: asyncio.Event | None, supervisor: Supervisor) -> None:
+    if stop is not None:
+        await stop.wait()
+        supervisor.stop()
