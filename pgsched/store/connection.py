@@ -1,0 +1,139 @@
+"""Connections, and the deadline of every call on them.
+
+psycopg cancels politely: it asks the server to stop and waits for its consent. A silent server never consents, so
+a call that is late here has its socket shut down instead, and the connection is thrown away. Whether the server
+still did what it was asked is then not known. Runs in the supervisor's loop, and in commands.
+"""
+
+import asyncio
+import math
+import os
+import socket
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from pgsched.errors import DatabaseError, DeadlineError, UsageError
+from pgsched.store.redaction import one_line, redact, remember
+
+__all__ = ["Connection", "connect", "connect_sync", "cut", "deadline", "redact"]
+
+T = TypeVar("T")
+Connection = psycopg.AsyncConnection[Any]
+
+_MIN_CONNECT_TIMEOUT: Final = 2
+"""Seconds; libpq takes anything less for that."""
+_LAST_WORDS: Final = 1.0
+"""Seconds that a call gets to end after its socket is gone, which takes it milliseconds."""
+
+
+async def connect(dsn: str, *, timeout: float, pooled: bool = False, application_name: str = "pgsched") -> Connection:
+    """Open a connection that commits each statement by itself.
+
+    :param dsn: for libpq; "" leaves all to its environment.
+    :param timeout: seconds; for each host, when the DSN names several.
+    :param pooled: the server may be a transaction pooler: prepare nothing.
+    :raises UsageError: the DSN is malformed.
+    :raises DatabaseError: one line that names host, port, database and user, and no password.
+    """
+    parameters = _parameters(dsn, timeout, application_name)
+    try:
+        # Each host has its own timeout; the sum bounds what it does not cover, such as the name's resolution.
+        async with asyncio.timeout(timeout * (1 + str(parameters.get("host") or "").count(","))):
+            return await psycopg.AsyncConnection.connect(
+                **parameters, autocommit=True, prepare_threshold=None if pooled else 5
+            )
+    except TimeoutError:
+        raise DeadlineError(f"no answer from {_place(parameters)} within {timeout:g} s") from None
+    except (psycopg.Error, OSError, UnicodeError) as error:
+        raise _refused(parameters, error) from None
+
+
+def connect_sync(
+    dsn: str, *, timeout: float = 10.0, pooled: bool = False, application_name: str = "pgsched"
+) -> psycopg.Connection[Any]:
+    """The same for a command, or a program that enqueues."""
+    parameters = _parameters(dsn, timeout, application_name)
+    try:
+        return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None if pooled else 5)
+    except (psycopg.Error, OSError, UnicodeError) as error:
+        raise _refused(parameters, error) from None
+
+
+async def deadline(connection: Connection, call: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Run a call on a connection; late or cancelled, cut the connection and end at once.
+
+    :raises DeadlineError: no answer within so many seconds; what the server did is not known.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        # Late, or we are cancelled ourselves: it must end here and now, and nobody asks for what became of it.
+        late = not task.done()
+        if late:
+            task.add_done_callback(_forget)
+            cut(connection)
+            await asyncio.wait({task}, timeout=_LAST_WORDS)
+    if late:
+        raise DeadlineError(f"no answer from the database within {seconds:g} s")
+    return task.result()
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def cut(connection: Connection | psycopg.Connection[Any]) -> None:
+    """Shut the connection's socket down: whoever waits on it gets an error now."""
+    try:
+        handle = socket.socket(fileno=os.dup(connection.pgconn.socket))
+    except (psycopg.Error, OSError):
+        return
+    with handle:
+        try:
+            handle.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+
+def _parameters(dsn: str, timeout: float, application_name: str) -> dict[str, Any]:
+    try:
+        parameters = conninfo_to_dict(dsn)
+    except (psycopg.Error, UnicodeError) as error:
+        # The parser quotes what it could not read, which may well be the password.
+        reason = one_line(error).split('"')[0].strip()
+        raise UsageError(f"malformed DSN ({reason}): must be postgresql://... or key=value pairs") from None
+    shown = {parameters.get(key) for key in ("user", "dbname", "host")}
+    for key in ("password", "sslpassword"):
+        secret = parameters.get(key)
+        # A password that is also the user's name could be hidden only together with that.
+        if isinstance(secret, str) and secret not in shown:
+            remember(secret)
+    parameters.setdefault("application_name", application_name)
+    # The server may have been told SQL_ASCII or anything else: text is UTF-8 here.
+    parameters["client_encoding"] = "utf8"
+    parameters.setdefault("connect_timeout", max(_MIN_CONNECT_TIMEOUT, math.ceil(timeout)))
+    # A peer that vanished without a word must not keep a connection in use for hours.
+    parameters.setdefault("tcp_user_timeout", round(timeout * 1000))
+    return dict(parameters)
+
+
+def _place(parameters: dict[str, Any]) -> str:
+    def value(key: str, variable: str, default: str) -> str:
+        return str(parameters.get(key) or os.environ.get(variable) or default)
+
+    host = parameters.get("host") or parameters.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
+    port, database, user = (
+        value("port", "PGPORT", "5432"),
+        value("dbname", "PGDATABASE", "-"),
+        value("user", "PGUSER", "-"),
+    )
+    return redact(f"{host} port {port} (database {database}, user {user})")
+
+
+def _refused(parameters: dict[str, Any], error: BaseException) -> DatabaseError:
+    return DatabaseError(f"cannot connect to {_place(parameters)}: {one_line(error)}")
