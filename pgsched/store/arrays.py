@@ -1,0 +1,31 @@
+"""Builds PostgreSQL array literals from Python sequences; psycopg's own way costs some microseconds an element."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+
+
+def numbers(values: Iterable[int | float]) -> str:
+    """An array of numbers; of floats with all their digits."""
+    return "{" + ",".join(map(repr, values)) + "}"
+
+
+def names(values: Iterable[str]) -> str:
+    """An array of plain lower-case words, which need no quotes."""
+    return "{" + ",".join(values) + "}"
+
+
+def texts(values: Iterable[str | None]) -> str:
+    """An array of texts, None as NULL."""
+    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+
+
+def storable(text: str) -> str:
+    """The text with what PostgreSQL cannot store (NUL, lone surrogates) replaced by U+FFFD."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,133 @@
+"""A line to the database: one connection for one purpose, opened when needed and replaced when it has failed.
+
+Every call has a deadline. What the driver raises leaves here as one of our errors; the kinds that the caller can do
+something about, conflicts, refused data and lack of lock memory, leave as they are. Runs in the supervisor's loop.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from pgsched.errors import DatabaseError
+from pgsched.store.connection import Connection, connect, deadline
+from pgsched.store.outage import Outage
+from pgsched.store.redaction import one_line
+from pgsched.store.sql import load
+
+T = TypeVar("T")
+Statement = tuple[str, tuple[object, ...]]
+"""The name of a file in ``sql/``, and its parameters."""
+
+CONFLICTS: Final = (errors.SerializationFailure, errors.DeadlockDetected)
+"""Rolled back whole; to be tried again, quietly. Also what locking a row that has just changed partitions raises."""
+REFUSED_DATA: Final = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    errors.ProgramLimitExceeded,
+    errors.StatementTooComplex,
+    errors.RaiseException,
+    UnicodeError,
+)
+"""A value is at fault, or a trigger does not like it; not the connection."""
+OUT_OF_LOCKS: Final = errors.OutOfMemory
+"""``max_locks_per_transaction`` is too small for the batch."""
+_PASSED_ON: Final = (*CONFLICTS, *REFUSED_DATA, OUT_OF_LOCKS)
+
+
+class Line:
+    """Calls are served one at a time.
+
+    :param timeout: seconds that a call may take.
+    :param pooled: the DSN may lead to a transaction pooler: nothing is prepared, and nothing set for the session.
+    """
+
+    def __init__(self, dsn: str, *, timeout: float, pooled: bool, outage: Outage, name: str) -> None:
+        self._dsn = dsn
+        self._timeout = timeout
+        # The server gives up a little earlier than we do: an error costs less than a connection.
+        self._hints = ("hints", (str(max(round(timeout * 900), 1)),))
+        self._pooled = pooled
+        self._outage = outage
+        self._name = name
+        self._lock = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    async def run(self, *statements: Statement) -> list[list[Any]]:
+        """Run statements as one transaction, in one round trip; return the rows of each. It raises what `call` does."""
+        return await self.call(lambda connection: self._transaction(connection, statements))
+
+    async def call(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """Do some work on the connection.
+
+        :raises DatabaseError: it failed; the connection has been thrown away, and what the server did is not known.
+        :raises psycopg.Error: a conflict, data that the server refuses, or a lack of lock memory: nothing was done.
+        """
+        async with self._lock:
+            try:
+                connection = self._connection or await self._open()
+                result = await deadline(connection, work(connection), self._timeout)
+            except _PASSED_ON:
+                self._outage.succeeded()
+                raise
+            except (psycopg.Error, DatabaseError, OSError) as error:
+                await self._discard()
+                failure = error if isinstance(error, DatabaseError) else DatabaseError(one_line(error))
+                self._outage.failed(failure)
+                raise failure from None
+            except BaseException:
+                await self._discard()
+                raise
+            self._outage.succeeded()
+            return result
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        async with self._lock:
+            await self._discard()
+
+    async def _open(self) -> Connection:
+        self._connection = connection = await connect(
+            self._dsn, timeout=self._timeout, pooled=self._pooled, application_name=self._name
+        )
+        if not self._pooled:
+            await deadline(connection, connection.execute(load("session")), self._timeout)
+        return connection
+
+    async def _discard(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _transaction(self, connection: Connection, statements: tuple[Statement, ...]) -> list[list[Any]]:
+        # Without BEGIN, all up to the pipeline's end is one transaction. Nothing is fetched before that: a fetch would
+        # be a round trip of its own, and an answer that is not yet committed.
+        cursors = []
+        async with connection.pipeline():
+            for name, parameters in (self._hints, *statements):
+                cursor = psycopg.AsyncRawCursor(connection)
+                await cursor.execute(load(name), parameters or None, prepare=not self._pooled)
+                cursors.append(cursor)
+        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors[1:]]
+
+
+def _jitter() -> float:
+    return random.uniform(0.001, 0.02)
+
+
+async def again(attempt: Callable[[], Awaitable[T]], pause: Callable[[], float] = _jitter, *, attempts: int = 20) -> T:
+    """Repeat what met a conflict.
+
+    :param pause: seconds before the next attempt; random, so that the two who met do not meet again.
+    :raises DatabaseError: every attempt met one.
+    """
+    for _ in range(attempts):
+        try:
+            return await attempt()
+        except CONFLICTS as error:
+            conflict = one_line(error)
+            await asyncio.sleep(pause())
+    raise DatabaseError(f"gave up after {attempts} conflicts: {conflict}")

@@ -1,0 +1,2 @@
+-- Is anybody there? Index: none. Locks: none.
+SELECT 1
