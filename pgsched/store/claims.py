@@ -1,0 +1,35 @@
+"""Wants as the claim's parameters, and rows as claims. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from pgsched.model import Claim, Want
+from pgsched.store.arrays import numbers, texts
+from pgsched.store.line import Statement
+
+_EVERYWHERE: Final = ("-infinity", -(2**63))
+"""The floor of a want that has none."""
+
+
+def claim_statement(supervisor_id: int, namespace: int, wants: Sequence[Want], total: int) -> Statement:
+    """The claim of up to `total` rows.
+
+    :param namespace: first key of the advisory locks.
+    """
+    floors = [_EVERYWHERE if want.floor_run_at is None else (want.floor_run_at, want.floor_id) for want in wants]
+    return "claim", (
+        str(supervisor_id),
+        str(namespace),
+        str(total),
+        texts([want.task_type for want in wants]),
+        texts([want.queue for want in wants]),
+        numbers([want.priority for want in wants]),
+        numbers([want.quota for want in wants]),
+        texts([run_at for run_at, _ in floors]),
+        numbers([floor_id for _, floor_id in floors]),
+    )
+
+
+def claims_of(rows: Iterable[Any]) -> list[Claim]:
+    """Rows of ``claim``, ``reap`` or ``reap_ownerless``, whose columns are the fields of a claim."""
+    return list(map(Claim._make, rows))

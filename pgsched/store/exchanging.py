@@ -1,0 +1,128 @@
+"""The exchange: settle and claim as one transaction, and what to do when the server refuses it.
+
+Conflicts are tried again quietly; a lack of lock memory halves the claim; a value that the server refuses costs the one
+task that it came from. Runs in the supervisor's loop.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from pgsched.errors import DatabaseError
+from pgsched.events import emit
+from pgsched.model import Claim, Verdict, Want
+from pgsched.store.arrays import storable
+from pgsched.store.claims import claim_statement, claims_of
+from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line
+from pgsched.store.line import again as retried
+from pgsched.store.redaction import one_line
+from pgsched.store.verdicts import settle_statement, settled_before_statement, unstorable
+
+_UNLIMITED: Final = 2**31
+
+
+class Exchanged(NamedTuple):
+    """The answer to an exchange."""
+
+    settled: list[bool]
+    """For each verdict, whether it was written; False: fenced."""
+    claims: list[Claim]
+    """In the order of the wants, and in due order within each."""
+    skipped: int
+    """Rows that were ready but whose advisory lock was refused."""
+    failed: int
+    """Claims that the server had no lock memory for, before the one that succeeded."""
+    lease_alive: bool
+    """When False, nothing was done."""
+
+
+class Exchanger:
+    """Settles and claims over one line.
+
+    :param namespace: first key of the advisory locks.
+    """
+
+    def __init__(self, line: Line, namespace: int) -> None:
+        self._line = line
+        self._namespace = namespace
+        self._lockable = _UNLIMITED
+
+    async def exchange(
+        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, again: bool
+    ) -> Exchanged:
+        """See ``Store.exchange``."""
+        failed = 0
+        while True:
+            allowed = min(total, self._lockable)
+            try:
+                answer = await self._attempt(supervisor_id, verdicts, wants, allowed, again)
+            except OUT_OF_LOCKS:
+                if allowed <= 1 or not wants:
+                    raise DatabaseError("out of shared memory: raise max_locks_per_transaction on the server") from None
+                failed += 1
+                self._lockable = allowed // 2
+            except REFUSED_DATA as error:
+                if not verdicts:
+                    raise DatabaseError(one_line(error)) from None
+                settled = await self._settle(supervisor_id, verdicts, again)
+                return Exchanged(settled, [], 0, failed, lease_alive=True)
+            else:
+                # The lock table is shared: there may be more room by and by.
+                self._lockable += self._lockable // 16 + 1 if self._lockable < _UNLIMITED else 0
+                return answer._replace(failed=failed)
+
+    async def _attempt(
+        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, again: bool
+    ) -> Exchanged:
+        order = sorted(range(len(verdicts)), key=[verdict.claim.task_id for verdict in verdicts].__getitem__)
+        ordered = [verdicts[index] for index in order]
+        statements = [settle_statement(supervisor_id, ordered)] if verdicts else []
+        if wants:
+            statements.append(claim_statement(supervisor_id, self._namespace, wants, total))
+        rows = await retried(lambda: self._line.run(*statements)) if statements else []
+        alive, settled = True, [True] * len(verdicts)
+        if verdicts:
+            [(alive, positions)] = rows[0]
+            if positions is not None:
+                settled = self._told(order, positions)
+                if again and alive:
+                    settled = await self._or_before(verdicts, settled)
+        if not wants:
+            return Exchanged(settled, [], 0, 0, alive)
+        counts, *claimed = rows[-1]
+        return Exchanged(settled, claims_of(claimed), counts[1] - len(claimed), 0, alive and counts[0] > 0)
+
+    @staticmethod
+    def _told(order: list[int], positions: list[int]) -> list[bool]:
+        settled = [False] * len(order)
+        for position in positions:
+            settled[order[position - 1]] = True
+        return settled
+
+    async def _or_before(self, verdicts: Sequence[Verdict], settled: list[bool]) -> list[bool]:
+        unsure = [index for index, done in enumerate(settled) if not done]
+        statement = settled_before_statement([verdicts[index] for index in unsure])
+        [rows] = await retried(lambda: self._line.run(statement))
+        for (position,) in rows:
+            settled[unsure[position - 1]] = True
+        return settled
+
+    async def _settle(self, supervisor_id: int, verdicts: Sequence[Verdict], again: bool) -> list[bool]:
+        """Settle, and halve what is refused until the verdict at fault is alone."""
+        try:
+            return (await self._attempt(supervisor_id, verdicts, [], 0, again)).settled
+        except REFUSED_DATA as error:
+            if len(verdicts) == 1:
+                return [await self._settle_unstorable(supervisor_id, verdicts[0], storable(one_line(error)))]
+        middle = len(verdicts) // 2
+        halves = (verdicts[:middle], verdicts[middle:])
+        return [settled for half in halves for settled in await self._settle(supervisor_id, half, again)]
+
+    async def _settle_unstorable(self, supervisor_id: int, verdict: Verdict, reason: str) -> bool:
+        try:
+            answer = await self._attempt(supervisor_id, [unstorable(verdict, reason)], [], 0, again=False)
+        except REFUSED_DATA as error:
+            # The table itself refuses this row. Without this, it would hold up every other verdict for ever.
+            emit("settle_refused", logging.ERROR, task_id=verdict.claim.task_id, error=one_line(error))
+            return False
+        return answer.settled[0]

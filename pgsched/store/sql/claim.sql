@@ -1,0 +1,52 @@
+-- Claim due rows of the wanted groups for a supervisor whose lease is alive.
+--
+-- $1: supervisor; $2: first key of the advisory locks; $3: rows at most;
+-- $4 to $7: task type, queue, priority and quota of each group, in turn; $8, $9: where the scan of the group starts.
+--
+-- Answer: a first row that counts the supervisors alive (as id) and the candidates (as fence), then the claims, in the
+-- order of the groups and in due order within each.
+--
+-- Index: scheduled_tasks_due, one ordered range a group, then the primary key.
+-- Locks: the supervisor's row, so that nobody reaps or deletes it before this commits; then tasks, skipping what is locked.
+--
+-- The candidates stop at the limit, so the groups after it are not touched. They are materialised, so the advisory lock is
+-- asked for once for each of them and for no other row, whatever the plan. The last join is written as ANY (ARRAY[...])
+-- because with = the planner may turn it around, and walk over all tasks to find the few that are locked.
+WITH supervisor AS MATERIALIZED (
+    SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
+), candidate AS MATERIALIZED (
+    SELECT due.id
+    FROM unnest($4::text[], $5::text[], $6::smallint[], $7::bigint[], $8::timestamptz[], $9::bigint[])
+        AS want (task_type, queue, priority, quota, floor_run_at, floor_id)
+    CROSS JOIN LATERAL (
+        SELECT task.id
+        FROM scheduled_tasks_live AS task
+        WHERE task.status = 'queued'
+          AND task.task_type = want.task_type
+          AND task.queue = want.queue
+          AND task.priority = want.priority
+          AND task.run_at <= now()
+          AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
+        ORDER BY task.run_at, task.id
+        LIMIT want.quota
+        FOR UPDATE SKIP LOCKED
+    ) AS due
+    WHERE EXISTS (SELECT FROM supervisor)
+    LIMIT $3::bigint
+), locked AS MATERIALIZED (
+    SELECT id FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
+), claimed AS (
+    UPDATE scheduled_tasks_live AS task
+    SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,
+        started_at = greatest(now(), task.created_at), updated_at = now()
+    FROM locked
+    WHERE task.id = ANY (ARRAY[locked.id])
+    RETURNING task.*
+)
+SELECT (SELECT count(*) FROM supervisor) AS id, (SELECT count(*) FROM candidate) AS fence, NULL AS task_type, NULL AS queue,
+       NULL::smallint AS priority, NULL AS payload, NULL::integer AS retry_count, NULL::integer AS max_retries,
+       NULL::float8 AS timeout, NULL::float8 AS late, NULL AS run_at
+UNION ALL
+SELECT id, fence, task_type, queue, priority, payload::text, retry_count, max_retries, timeout,
+       CASE WHEN isfinite(run_at) THEN date_part('epoch', now()) - date_part('epoch', run_at) ELSE 0 END, run_at::text
+FROM claimed

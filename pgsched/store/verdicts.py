@@ -1,0 +1,70 @@
+"""Verdicts as the settle's parameters. Pure.
+
+Most batches say "completed, returned None" a thousand times: what is the same for all, and NULL, is sent once.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from pgsched.model import Failure, OutcomeKind, Verdict, VerdictKind
+from pgsched.store.arrays import names, numbers, storable, texts
+from pgsched.store.line import Statement
+
+_FIELDS: Final = tuple(Failure.__slots__)
+
+
+def settle_statement(supervisor_id: int, verdicts: Sequence[Verdict]) -> Statement:
+    """The settle of some verdicts, which must be in the order of their task ids."""
+    claims = [verdict.claim for verdict in verdicts]
+    failures = [verdict.failure for verdict in verdicts]
+    failed = any(failures)
+    return "settle", (
+        str(supervisor_id),
+        numbers([claim.task_id for claim in claims]),
+        numbers([claim.fence for claim in claims]),
+        names([verdict.kind for verdict in verdicts]),
+        numbers([verdict.seconds for verdict in verdicts]),
+        numbers([verdict.delay for verdict in verdicts]) if failed else None,
+        _texts([verdict.result for verdict in verdicts]),
+        texts([storable(failure.error) if failure else None for failure in failures]) if failed else None,
+        texts([_kept(verdict) for verdict in verdicts]) if failed else None,
+    )
+
+
+def settled_before_statement(verdicts: Sequence[Verdict]) -> Statement:
+    """The question which of some verdicts were written before."""
+    claims = [verdict.claim for verdict in verdicts]
+    return "settled_before", (
+        numbers([claim.task_id for claim in claims]),
+        numbers([claim.fence for claim in claims]),
+        names([verdict.kind for verdict in verdicts]),
+    )
+
+
+def unstorable(verdict: Verdict, reason: str) -> Verdict:
+    """What is written instead of a verdict that the server refuses."""
+    failure = Failure(error=f"result not storable: {reason}")
+    return verdict._replace(kind=VerdictKind.FAILED, result=None, outcome=OutcomeKind.RAISED, failure=failure)
+
+
+def _texts(values: list[str | None]) -> str | None:
+    return texts(values) if any(value is not None for value in values) else None
+
+
+def _kept(verdict: Verdict) -> str | None:
+    """What ``pgsched_failures`` keeps; a released claim has no failure, whatever ended its attempt."""
+    failure = verdict.failure
+    if failure is None or verdict.kind is VerdictKind.RELEASED:
+        return None
+    kept: dict[str, object] = {
+        "attempt": verdict.claim.attempt,
+        "fence": verdict.claim.fence,
+        "task_type": verdict.claim.task_type,
+        "outcome": verdict.outcome,
+        "seconds": verdict.seconds,
+    }
+    for name in _FIELDS:
+        value = getattr(failure, name)
+        kept[name] = storable(value) if isinstance(value, str) else value
+    return json.dumps(kept)
