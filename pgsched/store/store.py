@@ -1,0 +1,184 @@
+"""The store: everything a supervisor asks of PostgreSQL, one method a question.
+
+Claims and settles have a line of their own, and so has the lease, so that a slow batch cannot starve a renewal. No
+method keeps a transaction open between two calls, and nothing relies on a session when the store is pooled. A call that
+was cut at its deadline may still be done by the server later: a settle is then sent `again`, and `strays` finds claims
+whose reply was lost. Runs in the supervisor's loop.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+from pgsched.errors import DatabaseError
+from pgsched.model import Claim, Group, Identity, Verdict, Want
+from pgsched.store.arrays import numbers, texts
+from pgsched.store.claims import claims_of
+from pgsched.store.exchanging import Exchanged, Exchanger
+from pgsched.store.line import REFUSED_DATA, Line
+from pgsched.store.line import again as retried
+from pgsched.store.listening import listen
+from pgsched.store.outage import Outage
+from pgsched.store.redaction import one_line
+from pgsched.store.schema import require_async
+
+__all__ = ["Depth", "Exchanged", "Store"]
+
+
+class Depth(NamedTuple):
+    """How much there is in a queue."""
+
+    queue: str
+    queued: int
+    """Counted up to 100,000."""
+    processing: int
+    oldest_due: float
+    """Seconds that the oldest due row has waited; 0 when none is due."""
+
+
+class Store:
+    """A supervisor's view of the database.
+
+    Every method raises `DatabaseError` when the database is away, refuses, or does not answer in time.
+
+    :param dsn: for libpq.
+    :param namespace: first key of the claim's advisory locks.
+    :param db_timeout: seconds that any call may take.
+    :param pooled: the DSN leads to a transaction pooler.
+    """
+
+    def __init__(self, dsn: str, *, namespace: int = 1337, db_timeout: float = 10.0, pooled: bool = False) -> None:
+        self._dsn = dsn
+        self._timeout = db_timeout
+        self.outage = Outage()
+        self._work, self._lease, self._upkeep = (
+            Line(dsn, timeout=db_timeout, pooled=pooled, outage=self.outage, name=f"pgsched {name}")
+            for name in ("work", "lease", "upkeep")
+        )
+        self._exchanger = Exchanger(self._work, namespace)
+
+    async def open(self) -> None:
+        """Connect once, so that what is wrong is known before anything is promised.
+
+        :raises DatabaseError, UsageError: what is wrong.
+        """
+        await self._work.run(("ping", ()))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for line in (self._work, self._lease, self._upkeep):
+            await line.close()
+
+    async def check_schema(self) -> None:
+        """Do nothing if the schema fits this code.
+
+        :raises SchemaError: it does not; the message names the command to run.
+        """
+        await self._upkeep.call(require_async)
+
+    async def register(self, identity: Identity, lease: float) -> int:
+        """Enter a supervisor with a lease of so many seconds; return its id."""
+        me = identity
+        place = (me.host, me.boot_id, me.pid_namespace, me.pid, me.started_ticks)
+        serves = (me.processes, texts(me.queues), texts(me.task_types), me.version)
+        rows = await self._ask(self._lease, "register", *place, *serves, lease)
+        return int(rows[0][0])
+
+    async def renew(self, supervisor_id: int, lease: float) -> bool:
+        """Renew a lease; False when it has run out, which is final."""
+        return bool(await self._ask(self._lease, "renew", supervisor_id, lease))
+
+    async def deregister(self, supervisor_id: int) -> None:
+        """Give the lease up; claims that are left can be reaped at once."""
+        await self._ask(self._lease, "deregister", supervisor_id)
+
+    async def neighbours(self, boot_id: str, pid_namespace: int) -> list[tuple[int, int, int]]:
+        """Id, pid and start ticks of the supervisors that live, or seem to, beside this one."""
+        return await self._ask(self._upkeep, "neighbours", boot_id, pid_namespace)
+
+    async def expire(self, ids: Sequence[int]) -> None:
+        """End the leases of supervisors that are known to be dead."""
+        await self._ask(self._upkeep, "expire", numbers(ids))
+
+    async def discover(self, task_types: Sequence[str], queues: Sequence[str] | None) -> list[Group]:
+        """The groups of queued rows of these types, with the oldest row of each; in some queues, or all."""
+        if queues is None:
+            rows = await self._ask(self._work, "discover", texts(task_types))
+        else:
+            rows = await self._ask(self._work, "discover_in_queues", texts(task_types), texts(queues))
+        return [Group(*row) for row in rows]
+
+    async def exchange(
+        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, again: bool = False
+    ) -> Exchanged:
+        """Settle and claim in one transaction and one round trip; either may be empty.
+
+        Conflicts are tried again quietly. When the server lacks memory for the locks, less is claimed. A value that it
+        refuses fails the one task that it came from; nothing is claimed in that exchange.
+
+        :param total: rows to claim at most.
+        :param again: these verdicts were sent before and the reply was lost: those that were written then count as
+            settled.
+        :raises DatabaseError: it is not known what was done.
+        """
+        return await self._exchanger.exchange(supervisor_id, verdicts, wants, total, again)
+
+    async def reap(self, supervisor_id: int, limit: int) -> list[Claim]:
+        """Take over claims of dead supervisors, and those that nobody owns; needs a live lease of one's own.
+
+        :param limit: how many at most; fewer mean that there are no more.
+        """
+        claims = claims_of(await self._ask(self._upkeep, "reap", supervisor_id, limit))
+        if len(claims) < limit:
+            claims += claims_of(await self._ask(self._upkeep, "reap_ownerless", supervisor_id, limit - len(claims)))
+        if len(claims) < limit:
+            await self._ask(self._upkeep, "bury")
+        return claims
+
+    async def confirm(self, supervisor_id: int, claims: Sequence[tuple[int, int]]) -> set[int]:
+        """Of these (task id, fence), the ids that are still the supervisor's.
+
+        About once a minute it also refreshes ``updated_at``, by which the article's reaper knows a living task.
+        """
+        return {task_id for (task_id,) in await self._ask(self._upkeep, "confirm", supervisor_id, *_columns(claims))}
+
+    async def strays(self, supervisor_id: int, held: Sequence[int]) -> int:
+        """Release every claim of the supervisor that it does not hold; return how many.
+
+        No claim may be under way, or it would be taken for a stray.
+        """
+        known = set(held)
+        strays = sorted(row for row in await self._ask(self._work, "strays", supervisor_id) if row[0] not in known)
+        if not strays:
+            return 0
+        return len(await self._ask(self._work, "release_strays", supervisor_id, *_columns(strays)))
+
+    async def depth(self) -> list[Depth]:
+        """How much there is in each queue."""
+        return [Depth(*row) for row in await self._ask(self._upkeep, "depth")]
+
+    async def prune(self, older_than: float, limit: int) -> int:
+        """Delete up to so many tasks that ended longer ago than so many seconds; return how many."""
+        rows = await self._ask(self._upkeep, "prune", older_than, limit, None)
+        return int(rows[0][0])
+
+    async def set_listening(self, supervisor_id: int, listening: bool) -> None:
+        """Say whether the supervisor wants to be woken by those who queue rows."""
+        await self._ask(self._work, "set_listening", supervisor_id, listening)
+
+    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+        """Subscribe on a connection of its own: iterates over the payloads of hints. Not for a pooled store."""
+        return listen(self._dsn, timeout=self._timeout)
+
+    async def _ask(self, line: Line, name: str, *parameters: object) -> list[Any]:
+        # As text, a parameter has the type that the statement gives it, whatever its size; see PostgreSQL's "unknown".
+        texts = tuple(None if value is None else str(value) for value in parameters)
+        try:
+            [rows] = await retried(lambda: line.run((name, texts)))
+        except REFUSED_DATA as error:
+            raise DatabaseError(one_line(error)) from None
+        return rows
+
+
+def _columns(claims: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    return numbers([task_id for task_id, _ in claims]), numbers([fence for _, fence in claims])
