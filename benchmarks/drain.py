@@ -86,7 +86,7 @@ async def _floor(dsn: str, tasks: int) -> float:
 def _supervisor(dsn: str, processes: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "pgsched", "run", "benchmarks.tasks:app", "--processes", str(processes)]
     environment = {**os.environ, "PGSCHED_DSN": dsn, "PGSCHED_METRICS_ADDRESS": "127.0.0.1:0"}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=environment, stderr=sys.stderr if os.environ.get('PGSCHED_BENCH_LOG') else subprocess.DEVNULL)
     try:
         yield process
     finally:

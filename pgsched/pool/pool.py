@@ -102,12 +102,13 @@ class Pool:
         """Slots whose worker would start a task at once."""
         return len(self._workers.idle)
 
-    def dispatch(self, claim: Claim, ahead: int) -> bool:
+    def dispatch(self, claim: Claim, ahead: int, within: float = math.inf) -> bool:
         """Hand a claim to an idle worker, or else ahead of time to a busy one with little to do; False: to none now.
 
         :param ahead: how many tasks may wait in one worker behind the one that runs.
+        :param within: seconds; nothing is sent ahead to a worker whose present task has run for longer.
         """
-        slot = self._workers.choose(ahead)
+        slot = self._workers.choose(ahead, within)
         if slot is None:
             return False
         task_type = self.task_types.get(claim.task_type)

@@ -79,15 +79,16 @@ class Workers:
         self._looked_at = 0.0
         self._dropped = 0
 
-    def choose(self, ahead: int) -> Slot | None:
-        """The slot for the next task: an idle one, or a busy one with fewer than ``ahead`` waiting."""
+    def choose(self, ahead: int, within: float) -> Slot | None:
+        """The slot for the next task: an idle one, or a busy one; see :meth:`pgsched.pool.pool.Pool.dispatch`."""
         if self.idle:
             return next(iter(self.idle.values()))
         if ahead <= 0:
             return None
         least, best = ahead + 1, None
+        since = time.monotonic() - within
         for count, slot in enumerate(self.busy.values()):
-            if len(slot.sent) < least:
+            if len(slot.sent) < least and slot.started >= since:
                 least, best = len(slot.sent), slot
             if count >= CANDIDATES:
                 # With many slots it is enough to avoid the fullest.
@@ -113,6 +114,8 @@ class Workers:
             self._part(slot)
 
     def _part(self, slot: Slot) -> None:
+        if slot.process is None or slot.process.ended:
+            return
         if slot.state is SlotState.KILLING:
             # It was signalled for a task that has ended: whatever the signal did to it must not meet another task.
             self.kill(slot, str(slot.reason))
@@ -167,9 +170,10 @@ class Workers:
             self.filler.gone(process.pid)
         if slot.process is not process:
             return
-        # Nothing may be sent to a dead worker by those who hear of its last reports.
-        slot.budget = 0
         process.ended = True
+        # Those who hear of its last reports may dispatch, but not to a dead worker.
+        self.idle.pop(slot.number, None)
+        self.busy.pop(slot.number, None)
         self._readable(slot, process, frames=_LAST_FRAMES)
         foreign = death.signal == signal.SIGKILL and slot.reason is None
         booting, tasks = slot.state is SlotState.BOOTING, slot.tasks

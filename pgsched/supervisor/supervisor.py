@@ -331,7 +331,7 @@ class Supervisor:
         )
 
     def _dispatch(self, claim: Claim) -> bool:
-        return self._pool.dispatch(claim, demand.ahead(self._durations, claim.task_type))
+        return self._pool.dispatch(claim, demand.ahead(self._durations, claim.task_type), demand.AHEAD_SECONDS)
 
     def _gauges(self) -> dict[str, float]:
         return {"held": len(self._holdings), "backlog": len(self._backlog), "active": len(self._pool.running())}

@@ -31,7 +31,7 @@ class Renewal:
         if not await self._store.renew(self._supervisor_id, self._lease):
             raise LeaseLostError
         self._trust.renewed(started)
-        return max(self._trust.renew_at - time.monotonic(), 0.0)
+        return max(self._trust.renew_due(time.monotonic()), 0.0)
 
 
 class Expiry:
