@@ -7,8 +7,11 @@ parent and the forkserver.
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+_LISTED: Final = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+"""Whether the kernel lists a process's children (CONFIG_PROC_CHILDREN); else the whole table is read."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -39,6 +42,8 @@ def entry(pid: int) -> Entry | None:
 
 def children(pid: int) -> list[int]:
     """The ids of a process's direct children, zombies included."""
+    if not _LISTED:
+        return [each.pid for each in _every() if each.parent == pid]
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -66,8 +71,13 @@ def descendants(pid: int) -> list[int]:
 
 def group_members(group: int) -> list[Entry]:
     """The living processes of a process group."""
-    every = (entry(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [found for found in every if found is not None and found.group == group and found.state != "Z"]
+    return [found for found in _every() if found.group == group and found.state != "Z"]
+
+
+def _every() -> Iterator[Entry]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (found := entry(int(name))) is not None:
+            yield found
 
 
 def resident(pid: int) -> int:

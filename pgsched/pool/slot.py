@@ -7,6 +7,7 @@ the slot once: reported, taken back, or with the worker's death. Decides nothing
 
 import dataclasses
 import math
+import socket
 from collections import deque
 from typing import NamedTuple
 
@@ -78,6 +79,8 @@ class Slot:
     @property
     def open(self) -> bool:
         """Whether tasks may be sent to its worker."""
+        if self.process is None or self.process.ended:
+            return False
         return self.state in (SlotState.IDLE, SlotState.BUSY) and self.reason is None and self.budget > 0
 
     @property
@@ -185,7 +188,8 @@ class Slot:
         self.reason = reason
         self.kill_at = kill_at
         self.state = advance(SLOT, self.state, SlotState.STOPPING)
-        self._process.sock.send(bytes((wire.STOP,)))
+        # Nothing waits in its socket, so there is room.
+        self._process.sock.send(bytes((wire.STOP,)), socket.MSG_DONTWAIT)
 
     def kill(self, reason: str, kind: OutcomeKind = OutcomeKind.CRASHED, text: str | None = None) -> list[int]:
         """Send SIGKILL to the worker's process group and its descendants; these are returned.

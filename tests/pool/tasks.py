@@ -62,6 +62,13 @@ def nap(seconds: float) -> float:
 
 
 @app.task
+def burn(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+@app.task
 async def async_nap(seconds: float) -> float:
     import asyncio
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsched.model import OutcomeKind
+from pgsched.model import Claim, Outcome, OutcomeKind
 from tests.pool.conftest import Harness, app_in, pooled
 from tests.support import eventually, eventually_async, gone, process
 
@@ -155,6 +155,46 @@ async def test_after_a_report_that_nobody_has_read(method: str, number: signal.S
         assert (outcome.kind, outcome.result) == (OutcomeKind.RETURNED, "42")
         assert (await harness.outcome(following)).kind is OutcomeKind.CRASHED
         await refilled(harness, pid)
+
+
+async def test_with_more_reports_unread_than_are_read_at_once(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled() as harness:
+        pid = harness.worker()
+        early = [harness.start("noop", ahead=200) for _ in range(150)]
+        last = harness.start("wait_for", json.dumps({"path": str(tmp_path / "never"), "mark": str(mark)}), ahead=200)
+        # The loop does not run here, so nobody reads.
+        eventually(mark.exists)
+        kill(pid, signal.SIGKILL)
+        eventually(lambda: gone(pid))
+        refused = 0
+
+        def react(_claim: Claim, _outcome: Outcome) -> None:
+            nonlocal refused
+            refused += not harness.dispatch(harness.claim("noop"), 1)
+
+        harness.react = react
+        assert (await harness.outcome(last)).kind is OutcomeKind.CRASHED
+        for task_id in early:
+            assert harness.outcomes[task_id].kind is OutcomeKind.RETURNED
+        harness.react = lambda claim, outcome: None
+        await refilled(harness, pid)
+        # Nothing was sent to the dead worker in answer to its last reports.
+        assert OutcomeKind.INTERRUPTED not in {outcome.kind for outcome in harness.outcomes.values()}
+        assert refused > 0
+
+
+async def test_the_last_words_of_a_task_sent_ahead_are_kept() -> None:
+    async with pooled() as harness:
+        pid = harness.worker()
+        first = harness.start("noop")
+        second = harness.start("die", '{"number": 9, "words": "goodbye"}', ahead=1)
+        # The loop does not run here: the parent learns of both ends, and of the words, at once.
+        eventually(lambda: gone(pid))
+        assert (await harness.outcome(first)).kind is OutcomeKind.RETURNED
+        failure = (await harness.outcome(second)).failure
+        assert failure is not None
+        assert failure.stderr == "goodbye\n"
 
 
 @METHODS

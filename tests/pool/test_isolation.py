@@ -132,6 +132,25 @@ async def test_workers_draw_different_random_numbers(method: str) -> None:
         assert len({(await identity(harness))["random"] for _ in range(4)}) == 4
 
 
+async def test_workers_draw_different_random_numbers_from_numpy(tmp_path: Path) -> None:
+    """A stand-in, so that the tests need no numpy: what matters is that its seed is drawn in each worker."""
+    source = """
+import sys, types
+app = App()
+seeded = []
+numpy_random = types.ModuleType("numpy.random")
+numpy_random.seed = lambda: seeded.append(1)
+sys.modules["numpy.random"] = numpy_random
+@app.task
+def count() -> int:
+    return len(seeded)
+"""
+    harness = app_in(tmp_path, source)
+    await harness.pool.start()
+    assert await harness.value("count") == "1"
+    await harness.pool.stop()
+
+
 async def test_f19_numeric_libraries_keep_to_one_thread_unless_told() -> None:
     async with pooled() as harness:
         assert (await identity(harness))["threads"] == "1"

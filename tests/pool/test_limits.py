@@ -2,14 +2,16 @@
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from pgsched.model import OutcomeKind
+from pgsched.pool import limits
 from tests.pool.conftest import pooled
-from tests.support import descendants, eventually, eventually_async, process, processes
+from tests.support import descendants, eventually, eventually_async, gone, process, processes
 
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
 
@@ -100,6 +102,19 @@ async def test_a_stop_reaches_only_the_task_it_is_for(tmp_path: Path) -> None:
         assert harness.pool.restarts == {"cancelled": 1}
 
 
+async def test_asking_again_does_not_prolong_the_grace_period(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled(grace=0.3) as harness:
+        task = harness.start("stubborn", json.dumps({"mark": str(mark)}))
+        await eventually_async(mark.exists)
+
+        def ended() -> bool:
+            harness.pool.stop_task(task, OutcomeKind.CANCELLED, "cancelled")
+            return task in harness.outcomes
+
+        await eventually_async(ended, timeout=2)
+
+
 @pytest.mark.parametrize("task_type", ["grow", "grow_below"])
 async def test_a_memory_limit_counts_the_task_and_what_it_started(task_type: str) -> None:
     async with pooled() as harness:
@@ -136,6 +151,16 @@ async def test_f11_nothing_that_the_task_started_is_left(method: str, how: str) 
         started = sleeps()
         assert (await harness.outcome(task)).kind is OutcomeKind.TIMED_OUT
         await eventually_async(lambda: all(process(each) is None for each in started), timeout=3)
+
+
+def test_descendants_are_found_on_kernels_that_do_not_list_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True) as child:
+        eventually(lambda: len(limits.descendants(child.pid)) == 1)
+        listed = limits.descendants(os.getpid())
+        monkeypatch.setattr(limits, "_LISTED", False)
+        assert sorted(limits.descendants(os.getpid())) == sorted(listed)
+        limits.kill_tree(child.pid)
+        eventually(lambda: all(map(gone, listed)))
 
 
 async def test_f14_a_task_may_have_processes_of_its_own() -> None:

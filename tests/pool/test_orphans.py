@@ -136,7 +136,8 @@ def start_child() -> "subprocess.Popen[bytes]":
 async def test_a_child_of_somebody_else_is_left_to_him() -> None:
     async with pooled() as harness:
         child = start_child()
+        await eventually_async(lambda: gone(child.pid))
         for _ in range(3):
+            harness.pool.turn()
             await harness.run("leave", '{"how": "_exit_7"}')
-        await eventually_async(lambda: child.poll() is not None)
-        assert child.returncode == 7
+        assert child.wait() == 7

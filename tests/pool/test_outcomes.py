@@ -184,18 +184,30 @@ async def test_arguments_that_do_not_fit_fail_the_task_in_one_line(task_type: st
 async def test_a_failure_counts_the_attempt_s_own_processor_time_and_output() -> None:
     async with pooled() as harness:
         await harness.value("say", '{"words": "from the one before"}')
+        await harness.value("burn", '{"seconds": 0.3}')
         outcome = await harness.run("say_and_fail", '{"words": "my last words"}')
         assert outcome.failure is not None
         assert outcome.failure.stderr == "my last words\n"
         assert outcome.failure.cpu_seconds is not None
-        assert 0 <= outcome.failure.cpu_seconds < 0.5
+        assert 0 <= outcome.failure.cpu_seconds < 0.2
         assert (outcome.failure.peak_memory or 0) > 4 * LIMIT
+
+
+async def test_a_crash_counts_the_attempt_s_own_processor_time() -> None:
+    async with pooled() as harness:
+        await harness.value("burn", '{"seconds": 0.3}')
+        outcome = await harness.run("die", '{"number": 9}')
+        assert outcome.failure is not None
+        assert outcome.failure.cpu_seconds is not None
+        assert 0 <= outcome.failure.cpu_seconds < 0.2
 
 
 async def test_a_worker_in_which_a_task_forked_and_both_halves_returned_answers_once() -> None:
     async with pooled() as harness:
-        assert await harness.value("fork_and_return") == '"parent"'
+        for _ in range(5):
+            assert await harness.value("fork_and_return") == '"parent"'
         assert await harness.value("add", '{"a": 1}') == "2"
+        assert harness.pool.restarts.total() == 0
 
 
 async def test_a_task_that_scribbles_on_the_worker_s_socket_costs_its_attempt() -> None:

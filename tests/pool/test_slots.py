@@ -62,8 +62,7 @@ async def test_an_app_that_names_no_module_of_ours(tmp_path: Path) -> None:
         await harness.pool.start()
 
 
-@METHODS
-async def test_f24_workers_that_leave_a_moment_after_they_were_ready_end_the_pool(method: str, tmp_path: Path) -> None:
+async def test_f24_workers_that_leave_a_moment_after_they_were_ready_end_the_pool(tmp_path: Path) -> None:
     source = """
 import os, threading
 app = App()
@@ -74,7 +73,7 @@ def recorder(slot):
     timer.daemon = True
     timer.start()
 """
-    harness = app_in(tmp_path, source, start_method=method, recorder="written:recorder", processes=2)
+    harness = app_in(tmp_path, source, recorder="written:recorder", processes=2)
     await harness.pool.start()
 
     def failed() -> bool:
@@ -225,7 +224,7 @@ async def test_a_worker_that_has_grown_is_replaced_between_two_tasks() -> None:
 
 
 async def test_workers_are_recycled_one_after_the_other_and_tasks_go_on() -> None:
-    async with pooled(processes=3) as harness:
+    async with pooled(processes=4) as harness:
         before = set(harness.workers())
         absent = 0
         harness.pool.recycle()
@@ -235,10 +234,10 @@ async def test_workers_are_recycled_one_after_the_other_and_tasks_go_on() -> Non
             slots = harness.pool.slots()
             absent = max(absent, slots["empty"] + slots["booting"] + slots["stopping"])
             harness.dispatch(harness.claim("noop"), 2)
-            return harness.pool.restarts["recycled"] == 3
+            return harness.pool.restarts["recycled"] == 4
 
         await eventually_async(turned, every=0.0005)
-        await harness.free(3)
+        await harness.free(4)
         assert absent == 1
         assert not before & set(harness.workers())
         assert {outcome.kind for outcome in harness.outcomes.values()} == {OutcomeKind.RETURNED}
