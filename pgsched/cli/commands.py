@@ -3,7 +3,10 @@
 import click
 
 from pgsched import __version__
+from pgsched.cli.change import cancel, prune, retry
+from pgsched.cli.demo import demo
 from pgsched.cli.enqueue import enqueue
+from pgsched.cli.look import show, status, tasks
 from pgsched.cli.options import CONTEXT, Group
 from pgsched.cli.run import run
 from pgsched.cli.setup import check, migrate
@@ -22,5 +25,5 @@ def pgsched() -> None:
     """
 
 
-for command in (run, migrate, check, enqueue):
+for command in (run, demo, migrate, check, enqueue, status, tasks, show, retry, cancel, prune):
     pgsched.add_command(command)

@@ -1,6 +1,7 @@
 """Puts one supervisor together from its parts, runs it, and takes it apart again."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 
@@ -22,15 +23,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 async def run(
     settings: Settings,
     *,
+    level: int = logging.INFO,
     on_outcome: Callable[[Claim, Outcome], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> ExitCode:
     """Run one supervisor until a signal or ``stop`` ends it.
 
+    :param level: the lowest that is logged.
     :param on_outcome: also hears of every outcome.
     :raises PgschedError: it could not start, or had to give up.
     """
-    observation = Observation(settings, redact=redact)
+    observation = Observation(settings, redact=redact, level=level)
     try:
         supervisor = _build(settings, observation, on_outcome)
         await observation.start(supervisor.health)

@@ -5,7 +5,7 @@ control characters escaped, so that a task's error message can play no tricks on
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -14,10 +14,14 @@ import click
 Cell = str | int | float | datetime | None
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print rows under their headers: columns of numbers to the right, everything else to the left."""
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], *, right: Collection[str] = ()) -> None:
+    """Print rows under their headers: columns of numbers to the right, everything else to the left.
+
+    :param right: headers of more columns that stand to the right.
+    """
     numeric = [
-        bool(rows) and all(isinstance(row[column], int | float) for row in rows) for column in range(len(headers))
+        header in right or (bool(rows) and all(isinstance(row[column], int | float) for row in rows))
+        for column, header in enumerate(headers)
     ]
     lines = [list(headers), *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
@@ -55,6 +59,11 @@ def cell_text(cell: Cell, *, multiline: bool = False) -> str:
         case int():
             return f"{cell:,}"
     return "".join(char if char.isprintable() or (multiline and char == "\n") else _escaped(char) for char in cell)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 task``, ``2,000 tasks``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def moment(when: datetime) -> str:

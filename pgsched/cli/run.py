@@ -58,4 +58,4 @@ def run(context: click.Context, /, app: str, database: Database, **options: obje
 
     from pgsched.cli import compose
 
-    return asyncio.run(compose.run(settings, app))
+    return asyncio.run(compose.run(settings))

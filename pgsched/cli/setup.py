@@ -32,13 +32,16 @@ def migrate(database: Database) -> None:
 def check(app: str | None, as_json: bool, database: Database) -> int:
     """Say what is wrong with server, rights, schema and settings; with APP, also whether workers can import it.
 
-    Changes nothing. The exit code is 1 if anything is an error; warnings leave it at 0.
+    Changes nothing. The exit code is 1 if anything is an error; warnings and notes leave it at 0.
     """
     from pgsched.store import check as checks
 
     if app is not None:
         Settings.parse(app, {})
-    problems = [(str(found.level), found.text, found.cure) for found in checks.check(database.open(migrate=False))]
+    problems = [
+        (str(found.level), found.text, found.cure)
+        for found in checks.check(database.open(migrate=False), database.timeout)
+    ]
     known = _import(app, problems) if app is not None else []
     if as_json:
         print_json(
