@@ -144,9 +144,10 @@ class Slot:
         sent = self.sent[0] if self.sent else None
         if sent is None or sent.sequence != report.sequence:
             raise wire.ProtocolError(f"report {report.sequence} without its run")
+        # May raise: until then the claim must not leave.
+        outcome = self._outcome(report)
         self.sent.popleft()
         self.tasks += 1
-        outcome = self._outcome(report)
         self._cpu_before = report.cpu_seconds
         self.order = None
         self.kill_at = math.inf

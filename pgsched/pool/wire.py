@@ -32,6 +32,8 @@ WORN: Final = 1
 
 LIMIT: Final = 65536
 """Bytes of a frame."""
+_MOST_PARTS: Final = 1024
+"""No frame of ours is so long."""
 _ROOM: Final = socket.CMSG_SPACE(4 * 4)
 _RUN: Final = struct.Struct("<BIqiiddHH")
 _REPORT: Final = struct.Struct("<BIBBdd")
@@ -222,7 +224,12 @@ class Parts:
         self._parts: list[bytes] = []
 
     def whole(self, frame: bytes) -> bytes | None:
-        """Take the next datagram; return the frame that it completes, or None."""
+        """Take the next datagram; return the frame that it completes, or None.
+
+        :raises ProtocolError: it is none of ours.
+        """
+        if not frame or len(self._parts) > _MOST_PARTS:
+            raise ProtocolError("empty frame" if not frame else "endless frame")
         if frame[0] not in (PART, LAST):
             return frame
         self._parts.append(frame[1:])

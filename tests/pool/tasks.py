@@ -10,6 +10,7 @@ import random
 import re
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -390,11 +391,12 @@ def orphan() -> None:
 
 
 @app.task
-def scribble() -> None:
-    """Write to every descriptor, the worker's socket too."""
+def scribble(rubbish: str) -> None:
+    """Write to every socket, the worker's too."""
     for descriptor in range(3, 64):
         try:
-            os.write(descriptor, b"\x06rubbish")
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.write(descriptor, bytes.fromhex(rubbish))
         except OSError:
             continue
     time.sleep(60)

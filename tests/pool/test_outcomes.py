@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pgsched.model import OutcomeKind
+from pgsched.pool import wire
 from tests.pool.conftest import Harness, pooled
 
 BOTH = pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -210,13 +211,27 @@ async def test_a_worker_in_which_a_task_forked_and_both_halves_returned_answers_
         assert harness.pool.restarts.total() == 0
 
 
-async def test_a_task_that_scribbles_on_the_worker_s_socket_costs_its_attempt() -> None:
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"\x06rubbish",
+        b"",
+        b"\x05{}",
+        b"\xff",
+        b"\x08rubbish",
+        wire.encode_report(2, wire.RETURNED, 0, 0.0, 0.0, "1"),
+        wire.encode_report(1, wire.RAISED, 0, 0.0, 0.0, "no failure"),
+        wire.encode_report(1, 99, 0, 0.0, 0.0, ""),
+    ],
+)
+async def test_a_task_that_scribbles_on_the_worker_s_socket_costs_its_attempt(rubbish: bytes) -> None:
     async with pooled() as harness:
-        outcome = await harness.run("scribble")
+        outcome = await harness.run("scribble", json.dumps({"rubbish": rubbish.hex()}))
         assert outcome.kind is OutcomeKind.CRASHED
         assert outcome.failure is not None
         assert "socket was written to by something else" in outcome.failure.error
         assert await harness.value("add", '{"a": 1}') == "2"
+        assert harness.pool.restarts == {"protocol": 1}
 
 
 async def test_a_task_that_closes_the_worker_s_socket_costs_its_attempt() -> None:

@@ -108,6 +108,13 @@ def test_rubbish_is_refused(dice: random.Random) -> None:
             wire.decode_failure(body)
 
 
+def test_parts_that_never_end_are_refused() -> None:
+    parts = wire.Parts()
+    with pytest.raises(wire.ProtocolError, match="endless"):
+        for _ in range(2000):
+            parts.whole(bytes((wire.PART,)))
+
+
 def test_the_end_of_file_is_an_empty_frame(pair: Pair) -> None:
     ours, theirs = pair
     ours.close()
