@@ -110,9 +110,10 @@ def test_rubbish_is_refused(dice: random.Random) -> None:
 
 def test_parts_that_never_end_are_refused() -> None:
     parts = wire.Parts()
+    for _ in range(1025):
+        assert parts.whole(bytes((wire.PART,))) is None
     with pytest.raises(wire.ProtocolError, match="endless"):
-        for _ in range(2000):
-            parts.whole(bytes((wire.PART,)))
+        parts.whole(bytes((wire.PART,)))
 
 
 def test_the_end_of_file_is_an_empty_frame(pair: Pair) -> None:
