@@ -61,9 +61,7 @@ async def _floor(dsn: str, tasks: int) -> float:
     _queue(dsn, tasks)
     store = Store(dsn)
     await store.open()
-    identity = Identity(
-        host="floor", boot_id="floor", pid_namespace=0, pid=os.getpid(), started_ticks=0, processes=1
-    )
+    identity = Identity(host="floor", boot_id="floor", pid_namespace=0, pid=os.getpid(), started_ticks=0, processes=1)
     supervisor = await store.register(identity, 120.0)
     outcome = Outcome(OutcomeKind.RETURNED, 0.0)
     want = [Want("noop", "default", 0, BATCH)]
@@ -86,7 +84,9 @@ async def _floor(dsn: str, tasks: int) -> float:
 def _supervisor(dsn: str, processes: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "pgsched", "run", "benchmarks.tasks:app", "--processes", str(processes)]
     environment = {**os.environ, "PGSCHED_DSN": dsn, "PGSCHED_METRICS_ADDRESS": "127.0.0.1:0"}
-    process = subprocess.Popen(command, env=environment, stderr=sys.stderr if os.environ.get('PGSCHED_BENCH_LOG') else subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=environment, stderr=sys.stderr if os.environ.get("PGSCHED_BENCH_LOG") else subprocess.DEVNULL
+    )
     try:
         yield process
     finally:

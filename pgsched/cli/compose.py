@@ -76,9 +76,7 @@ def _build(
         heard,
         telemetry.pool_event,
     )
-    supervisor = Supervisor(
-        settings, store, pool, telemetry, version=pgsched.__version__, on_ready=telemetry.ready
-    )
+    supervisor = Supervisor(settings, store, pool, telemetry, version=pgsched.__version__, on_ready=telemetry.ready)
     return supervisor
 
 

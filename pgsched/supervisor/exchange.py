@@ -25,6 +25,8 @@ GATHER = 0.004
 """Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty."""
 
 
+STRAYS_FOR = 60.0
+"""Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
 SATURATED = 0.25
 """Seconds without a starving slot after which wake-ups are declined."""
 _REQUEUED = frozenset({VerdictKind.RETRY, VerdictKind.RELEASED})
@@ -80,8 +82,7 @@ class Exchange:
         self.supervisor_id = 0
         self.claiming = True
         self.last_turn = clock()
-        self.claim_unsure = False
-        """A claim's reply was lost: rows may be ours without our knowing; ``reaping`` looks for them."""
+        self._unsure_until = clock() + STRAYS_FOR
         self.quiet = asyncio.Lock()
         """Held while a claim is in flight, so that nobody mistakes its rows for strays."""
 
@@ -102,6 +103,10 @@ class Exchange:
     def unsettled(self) -> int:
         """Verdicts that are not yet known to be written."""
         return len(self._pending) + len(self._unsure)
+
+    def may_have_strays(self) -> bool:
+        """Whether rows may be ours without our knowing: a claim's reply was lost not long ago."""
+        return self._clock() < self._unsure_until
 
     def begin(self, supervisor_id: int) -> None:
         """Start over under a new lease."""
@@ -207,7 +212,8 @@ class Exchange:
         try:
             answer = await self._store.exchange(self.supervisor_id, verdicts, wants, total, again=again)
         except DatabaseError:
-            self.claim_unsure = self.claim_unsure or bool(wants)
+            if wants:
+                self._unsure_until = self._clock() + STRAYS_FOR
             raise
         self._unsure = []
         if not answer.lease_alive:

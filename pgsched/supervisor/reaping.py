@@ -31,6 +31,7 @@ class Reaper:
         supervisor_id: int,
         interval: float,
         quiet: asyncio.Lock,
+        may_have_strays: Callable[[], bool],
         on_outcome: Callable[[Claim, Outcome], None],
     ) -> None:
         self._store = store
@@ -40,12 +41,14 @@ class Reaper:
         self._supervisor_id = supervisor_id
         self._interval = interval
         self._quiet = quiet
+        self._may_have_strays = may_have_strays
         self._on_outcome = on_outcome
 
     async def turn(self) -> float:
         """Reap everything there is; return the reap interval."""
         await self._bury_neighbours()
-        await self._release_strays()
+        if self._may_have_strays():
+            await self._release_strays()
         while True:
             claims = await self._store.reap(self._supervisor_id, BATCH)
             self._holdings.add(claims)

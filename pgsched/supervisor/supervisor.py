@@ -184,6 +184,7 @@ class Supervisor:
             supervisor_id=supervisor_id,
             interval=settings.reap_interval,
             quiet=exchange.quiet,
+            may_have_strays=exchange.may_have_strays,
             on_outcome=self._conclude,
         )
         renewal = Renewal(store, self._trust, supervisor_id=supervisor_id, lease=settings.lease)

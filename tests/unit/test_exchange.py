@@ -1,0 +1,250 @@
+"""The exchange's turn, on a store that answers from a script and a clock that is moved by hand."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pgsched.errors import DatabaseError
+from pgsched.model import Claim, Group, Outcome, Retry, Verdict, VerdictKind, Want
+from pgsched.rules.demand import Durations
+from pgsched.rules.lease import Trust
+from pgsched.store.store import Exchanged
+from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.exchange import STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.holdings import Holdings
+
+
+def claim(task_id: int, fence: int = 1) -> Claim:
+    return Claim(task_id, fence, "a", "default", 0, "{}", 0, 3, None, 0.0, f"run_at {task_id}")
+
+
+def verdict(task_id: int, kind: VerdictKind = VerdictKind.COMPLETED) -> Verdict:
+    return Verdict(claim(task_id), kind, 0.1)
+
+
+class ScriptedStore:
+    """Rows that are ready, and what happened to verdicts."""
+
+    def __init__(self) -> None:
+        self.ready: list[Claim] = []
+        self.fenced: set[int] = set()
+        self.alive = True
+        self.failures = 0
+        self.calls: list[tuple[Any, ...]] = []
+        self.listening: bool | None = None
+
+    async def discover(self, task_types: Sequence[str], queues: Sequence[str] | None) -> list[Group]:
+        self.calls.append(("discover",))
+        head = self.ready[:1]
+        return [Group("a", "default", 0, one.task_id, one.run_at, -1.0) for one in head]
+
+    async def exchange(
+        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, again: bool = False
+    ) -> Exchanged:
+        self.calls.append(("exchange", supervisor_id, [v.claim.task_id for v in verdicts], total, again))
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseError("away")
+        taken, self.ready = self.ready[:total], self.ready[total:]
+        settled = [v.claim.task_id not in self.fenced for v in verdicts]
+        return Exchanged(settled, taken if wants else [], 0, 0, self.alive)
+
+    async def set_listening(self, supervisor_id: int, listening: bool) -> None:
+        self.listening = listening
+
+
+class Heard:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.settles: list[tuple[int, int]] = []
+
+    def claimed(self, claims: Sequence[Claim], *, skipped: int, failed: int, seconds: float) -> None: ...
+
+    def settled(self, verdicts: Sequence[Verdict], *, fenced: int, seconds: float) -> None:
+        self.settles.append((len(verdicts), fenced))
+
+    def outcome(self, claim: Claim, outcome: Outcome, verdict: Verdict | None) -> None: ...
+
+    def reaped(self, claims: Sequence[Claim]) -> None: ...
+
+    def sampled(self, name: str, value: float, **labels: str) -> None: ...
+
+    def event(self, name: str, level: int, **fields: object) -> None: ...
+
+
+class Bench:
+    """An exchange and everything around it."""
+
+    def __init__(self, *, free: int = 2, listens: bool = False) -> None:
+        self.now = 100.0
+        self.free = free
+        self.store = ScriptedStore()
+        self.heard = Heard()
+        self.holdings = Holdings()
+        self.backlog = Backlog(lambda: self.now)
+        self.trust = Trust(15.0)
+        self.trust.renewed(self.now)
+        self.exchange = Exchange(
+            self.store,  # type: ignore[arg-type]
+            self.trust,
+            self.holdings,
+            self.backlog,
+            Durations(),
+            self.heard,
+            slots=lambda: 2,
+            free=lambda: self.free,
+            occupied=lambda: 2 - self.free,
+            fed=lambda: None,
+            task_types=["a"],
+            queues=None,
+            poll_interval=1.0,
+            listens=listens,
+            clock=lambda: self.now,
+        )
+        self.exchange.begin(7)
+
+    def turn(self) -> float:
+        return asyncio.run(self.exchange.turn())
+
+    def exchanges(self) -> list[tuple[Any, ...]]:
+        return [call for call in self.store.calls if call[0] == "exchange"]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_what_is_claimed_is_held_and_waits_in_the_backlog(bench: Bench) -> None:
+    bench.store.ready = [claim(1), claim(2), claim(3)]
+    bench.turn()
+    assert bench.holdings.ids() == [1, 2], "one for each free slot of a type that is not known"
+    assert [one.task_id for one in bench.backlog.claims()] == [1, 2]
+
+
+def test_verdicts_and_wants_share_one_round_trip(bench: Bench) -> None:
+    bench.store.ready = [claim(2)]
+    bench.holdings.add([claim(1)])
+    bench.exchange.settle(verdict(1))
+    bench.turn()
+    assert bench.exchanges() == [("exchange", 7, [1], 2, False)]
+    assert bench.holdings.ids() == [2]
+    assert bench.heard.settles == [(1, 0)]
+
+
+def test_a_fenced_verdict_closes_its_claim_and_is_counted(bench: Bench) -> None:
+    bench.holdings.add([claim(1), claim(2)])
+    bench.store.fenced = {1}
+    bench.exchange.settle(verdict(1))
+    bench.exchange.settle(verdict(2))
+    bench.turn()
+    assert bench.heard.settles == [(1, 1)]
+    assert len(bench.holdings) == 0
+
+
+def test_a_batch_whose_reply_was_lost_is_sent_again_as_it_was_and_before_all_others(bench: Bench) -> None:
+    bench.holdings.add([claim(1), claim(2)])
+    bench.store.failures = 1
+    bench.exchange.settle(verdict(1))
+    with pytest.raises(DatabaseError):
+        bench.turn()
+    bench.exchange.settle(verdict(2))
+    assert bench.exchange.unsettled() == 2
+    bench.turn()
+    bench.turn()
+    assert [(call[2], call[4]) for call in bench.exchanges()] == [([1], False), ([1], True), ([2], False)]
+    assert bench.exchange.unsettled() == 0
+    assert len(bench.holdings) == 0
+
+
+def test_strays_are_looked_for_after_a_claims_reply_was_lost(bench: Bench) -> None:
+    bench.now += STRAYS_FOR
+    bench.trust.renewed(bench.now)
+    assert not bench.exchange.may_have_strays()
+    bench.store.ready = [claim(1)]
+    bench.store.failures = 1
+    with pytest.raises(DatabaseError):
+        bench.turn()
+    assert bench.exchange.may_have_strays()
+
+
+def test_without_trust_nothing_is_sent(bench: Bench) -> None:
+    bench.exchange.settle(verdict(1))
+    bench.now = bench.trust.expires_at
+    with pytest.raises(LeaseLostError):
+        bench.turn()
+    assert bench.store.calls == []
+
+
+def test_an_answer_that_comes_after_trust_has_ended_brings_no_claims(bench: Bench) -> None:
+    bench.store.ready = [claim(1)]
+    plain = bench.store.exchange
+
+    async def slow(*arguments: Any, **more: Any) -> Exchanged:
+        answer = await plain(*arguments, **more)
+        bench.now = bench.trust.expires_at
+        return answer
+
+    bench.store.exchange = slow  # type: ignore[method-assign]
+    with pytest.raises(LeaseLostError):
+        bench.turn()
+    assert len(bench.holdings) == 0
+    assert len(bench.backlog) == 0
+
+
+def test_a_lease_that_the_database_has_given_up_ends_the_tenure(bench: Bench) -> None:
+    bench.store.alive = False
+    bench.exchange.settle(verdict(1))
+    with pytest.raises(LeaseLostError):
+        bench.turn()
+
+
+def test_nothing_is_claimed_once_claiming_is_over(bench: Bench) -> None:
+    bench.store.ready = [claim(1)]
+    bench.exchange.claiming = False
+    bench.turn()
+    assert bench.store.calls == []
+
+
+def test_an_idle_turn_waits_for_the_poll_interval_and_asks_for_wake_ups() -> None:
+    bench = Bench(listens=True)
+    bench.turn()
+    assert bench.store.listening is True
+    assert bench.turn() <= 1.0
+
+
+def test_a_saturated_supervisor_declines_wake_ups() -> None:
+    bench = Bench(listens=True)
+    bench.turn()
+    bench.free = 0
+    bench.now += 0.3
+    bench.turn()
+    assert bench.store.listening is False
+
+
+def test_forgetting_drops_what_waits_and_what_is_unsure(bench: Bench) -> None:
+    bench.store.failures = 1
+    bench.exchange.settle(verdict(1))
+    with pytest.raises(DatabaseError):
+        bench.turn()
+    bench.exchange.settle(verdict(2))
+    assert [v.claim.task_id for v in bench.exchange.forget()] == [1, 2]
+    assert bench.exchange.unsettled() == 0
+
+
+def test_a_retry_makes_the_survey_look_again(bench: Bench) -> None:
+    bench.turn()
+    scans = len([call for call in bench.store.calls if call[0] == "discover"])
+    bench.holdings.add([claim(1)])
+    bench.exchange.settle(verdict(1, VerdictKind.RETRY))
+    bench.turn()
+    bench.now += 0.01
+    bench.turn()
+    assert len([call for call in bench.store.calls if call[0] == "discover"]) > scans
+
+
+def test_retry_defaults_are_the_documented_ones() -> None:
+    assert Retry() == Retry(max=3, base=1.0, cap=600.0)
