@@ -17,11 +17,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgsched.ops import embedded
+from pgsched.store.schema import migrate
 from tests.proxy import Proxy
-from tests.support import ROOT, Server, database_of, eventually, process, processes
+from tests.support import Server, database_of, eventually, process, processes
 
 SEED = int(os.environ.get("PGSCHED_TEST_SEED") or random.SystemRandom().randrange(2**31))
-MIGRATIONS = ROOT / "pgsched/store/migrations"
 
 TEST_SETTINGS = {
     # Nobody pulls the plug on a test; waiting for the disk would take half of the run. Tests that measure durable
@@ -67,8 +68,6 @@ def server() -> Iterator[Server]:
         yield found
         found.close()
         return
-    from pgsched.ops import embedded
-
     place = Path(tempfile.mkdtemp(prefix="pgsched-tests-"))
     # As root the server runs as another user, who has to get through.
     place.chmod(0o711)
@@ -86,22 +85,9 @@ def server() -> Iterator[Server]:
 def template(server: Server) -> Iterator[str]:
     """The name of a database with the schema in it, from which each test's is cloned."""
     dsn = server.create()
-    _migrate(dsn)
+    migrate(dsn)
     yield database_of(dsn)
     server.drop(dsn)
-
-
-def _migrate(dsn: str) -> None:
-    try:
-        from pgsched.store.schema import migrate
-    except ImportError:
-        with psycopg.connect(dsn) as connection:
-            for path in sorted(MIGRATIONS.glob("*.sql")):
-                connection.execute(path.read_bytes())
-        return
-    result = migrate(dsn)
-    if inspect.iscoroutine(result):
-        asyncio.run(result)
 
 
 @pytest.fixture
