@@ -11,6 +11,7 @@ import re
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ ENDED = "ended"
 
 RACES = 3
 """How often one scrape may meet a file that disappears while it is read."""
+
+NEW = 5.0
+"""Seconds for which a file may be empty: its maker creates it first and then gives it its size."""
 
 Report = Callable[[str, str], None]
 """Receives the name of a file or a metric, and what is wrong with it."""
@@ -84,7 +88,7 @@ class DirectoryCollector(Collector):
                     objection = _objection(entry)
                     if objection is None:
                         files.append(entry.path)
-                    else:
+                    elif objection:
                         self._leave_out(entry.path, objection)
         return files
 
@@ -113,15 +117,18 @@ def _version(path: str) -> tuple[int, int, int]:
 
 
 def _objection(entry: os.DirEntry[str]) -> str | None:
-    """Why a file is not even tried; None when it is.
+    """Why a file is not even tried; None when it is, and empty when that is as it should be.
 
     :raises FileNotFoundError: it has just been removed.
     """
     if _NAME.fullmatch(entry.name) is None:
         return "is not named like a metrics file"
+    status = entry.stat()
     # A FIFO would block whoever opens it.
-    if not stat.S_ISREG(entry.stat().st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
+    if not status.st_size and time.time() - status.st_mtime < NEW:
+        return ""
     try:
         used, size = _extent(entry.path)
     except PermissionError:
