@@ -1,0 +1,109 @@
+"""What the tests of the store share: a supervisor's view of a database, and one from behind its back."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from pgsched.model import Claim, Failure, Identity, OutcomeKind, Verdict, VerdictKind, Want
+from pgsched.store.exchanging import Exchanged
+from pgsched.store.store import Store
+
+IDENTITY = Identity(
+    host="here", boot_id="boot", pid_namespace=4026531836, pid=4242, started_ticks=777, processes=2, task_types=("a",)
+)
+WANT = Want("a", "default", 0, 1000)
+FAILURE = Failure(error="ValueError: no", traceback="Traceback ...", exit_code=None, cpu_seconds=0.5, peak_memory=2**40)
+
+
+class Supervisor(NamedTuple):
+    """A store under one lease."""
+
+    store: Store
+    id: int
+
+    async def claim(self, *wants: Want, total: int = 1000) -> list[Claim]:
+        return (await self.exchange([], wants or [WANT], total)).claims
+
+    async def settle(self, *verdicts: Verdict, again: bool = False) -> list[bool]:
+        return (await self.exchange(verdicts, [], 0, again=again)).settled
+
+    async def exchange(
+        self, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, again: bool = False
+    ) -> Exchanged:
+        return await self.store.exchange(self.id, verdicts, wants, total, again=again)
+
+
+@asynccontextmanager
+async def supervisor(dsn: str, *, lease: float = 60.0, **options: Any) -> AsyncIterator[Supervisor]:
+    """A registered supervisor; its row stays when it closes, as after a death."""
+    store = Store(dsn, **options)
+    try:
+        await store.open()
+        yield Supervisor(store, await store.register(IDENTITY, lease))
+    finally:
+        await store.close()
+
+
+class Table:
+    """Makes and reads rows behind the back of what is tested."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def sql(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(query.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def insert(self, count: int = 1, *, run_at: str = "now() - interval '1 minute'", **columns: object) -> list[int]:
+        """Insert rows and return their ids; `run_at` is an expression, in which `i` counts them from 1."""
+        columns = {"task_type": "a", **columns}
+        names, marks = ", ".join(columns), ", ".join(["%s"] * len(columns))
+        rows = self.sql(
+            f"INSERT INTO scheduled_tasks (run_at, {names})"
+            f" SELECT {run_at}, {marks} FROM generate_series(1, {count}) AS i RETURNING id",
+            *columns.values(),
+        )
+        return [task_id for (task_id,) in rows]
+
+    def row(self, task_id: int) -> Any:
+        """A task's row, as a named tuple."""
+        with self.connection.cursor(row_factory=namedtuple_row) as cursor:
+            [row] = cursor.execute("SELECT * FROM scheduled_tasks WHERE id = %s", (task_id,)).fetchall()
+        return row
+
+    def failures(self, task_id: int) -> list[Any]:
+        with self.connection.cursor(row_factory=namedtuple_row) as cursor:
+            query = "SELECT * FROM pgsched_failures WHERE task_id = %s ORDER BY id"
+            return cursor.execute(query, (task_id,)).fetchall()
+
+    def statuses(self) -> dict[str, int]:
+        return dict(self.sql("SELECT status, count(*) FROM scheduled_tasks GROUP BY status"))
+
+    def expire(self, supervisor_id: int, ago: str = "1 second") -> None:
+        """Let a lease run out, and let everything that was done under it lie before that."""
+        self.sql("UPDATE pgsched_supervisors SET lease_until = now() - %s::interval WHERE id = %s", ago, supervisor_id)
+        self.sql(
+            "UPDATE scheduled_tasks SET updated_at = updated_at - %s::interval - interval '1 second'"
+            " WHERE claimed_by = %s",
+            ago,
+            supervisor_id,
+        )
+
+
+def completed(claim: Claim, result: str | None = None, seconds: float = 0.25) -> Verdict:
+    return Verdict(claim, VerdictKind.COMPLETED, seconds, result=result)
+
+
+def failed(claim: Claim, failure: Failure = FAILURE) -> Verdict:
+    return Verdict(claim, VerdictKind.FAILED, 0.25, outcome=OutcomeKind.RAISED, failure=failure)
+
+
+def retry(claim: Claim, delay: float = 30.0, failure: Failure = FAILURE) -> Verdict:
+    return Verdict(claim, VerdictKind.RETRY, 0.25, delay, outcome=OutcomeKind.CRASHED, failure=failure)
+
+
+def released(claim: Claim) -> Verdict:
+    return Verdict(claim, VerdictKind.RELEASED, 0.0, outcome=OutcomeKind.INTERRUPTED)

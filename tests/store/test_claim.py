@@ -1,0 +1,248 @@
+"""Discover and claim: which rows, in which order, how many, and what is locked meanwhile."""
+
+import math
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from pgsched.model import Want
+from pgsched.store.claims import claim_statement
+from pgsched.store.sql import load
+from tests.store.desk import WANT, Table, completed, released, supervisor
+from tests.support import Server
+
+Connect = Callable[..., psycopg.Connection]
+ODD = ["a,b", 'quo"te', "back\\slash", "{brace}", "NULL", "", " ", "ümläut", "per%cent"]
+
+
+@pytest.fixture
+def table(connect: Connect) -> Table:
+    return Table(connect())
+
+
+async def test_a_claim_takes_due_rows_oldest_first(dsn: str, table: Table) -> None:
+    ids = table.insert(5, run_at="now() - interval '1 minute' * i", payload='{"n": 1}', max_retries=7, timeout=2.5)
+    table.insert(run_at="now() + interval '1 hour'")
+    async with supervisor(dsn) as me:
+        claims = await me.claim()
+        assert [claim.task_id for claim in claims] == ids[::-1]
+        first = claims[0]
+        assert (first.fence, first.task_type, first.queue, first.priority) == (1, "a", "default", 0)
+        assert (first.payload, first.retry_count, first.max_retries, first.timeout) == ('{"n": 1}', 0, 7, 2.5)
+        assert first.attempt == 1
+        assert 300 <= first.late < 310
+        row = table.row(first.task_id)
+        assert (row.status, row.fence, row.claimed_by) == ("processing", 1, me.id)
+        assert row.started_at == row.updated_at >= row.created_at
+        assert await me.claim() == []
+
+
+async def test_equal_times_go_by_id(dsn: str, table: Table) -> None:
+    ids = table.insert(50)
+    async with supervisor(dsn) as me:
+        taken = [claim.task_id for _ in range(5) for claim in await me.claim(total=10)]
+    assert taken == ids
+
+
+async def test_wants_are_served_in_their_order_each_up_to_its_quota(dsn: str, table: Table) -> None:
+    low = table.insert(5, priority=1)
+    high = table.insert(5, priority=9)
+    other = table.insert(5, task_type="b", queue="q")
+    wants = [Want("a", "default", 9, 2), Want("b", "q", 0, 3), Want("a", "default", 1, 10)]
+    async with supervisor(dsn) as me:
+        claims = await me.claim(*wants, total=8)
+    assert [claim.task_id for claim in claims] == high[:2] + other[:3] + low[:3]
+
+
+async def test_a_claim_is_of_its_group_only(dsn: str, table: Table) -> None:
+    table.insert(task_type="A")
+    table.insert(task_type="a ")
+    table.insert(queue="other")
+    table.insert(priority=1)
+    async with supervisor(dsn) as me:
+        assert await me.claim() == []
+
+
+async def test_names_of_any_kind_are_found_as_they_are(dsn: str, table: Table) -> None:
+    ids = [table.insert(task_type=name, queue=name or "default")[0] for name in ODD]
+    async with supervisor(dsn) as me:
+        for queues in (None, [*ODD, "default"]):
+            groups = await me.store.discover(ODD, queues)
+            assert {(group.task_type, group.queue) for group in groups} == {(name, name or "default") for name in ODD}
+            assert {group.head_id for group in groups} == set(ids)
+        claims = await me.claim(*(Want(group.task_type, group.queue, 0, 1) for group in groups))
+    assert {claim.task_id for claim in claims} == set(ids)
+
+
+async def test_a_floor_is_inclusive_and_hides_what_is_below(dsn: str, table: Table) -> None:
+    ids = table.insert(5)
+    async with supervisor(dsn) as me:
+        [head] = await me.store.discover(["a"], None)
+        floored = WANT._replace(floor_run_at=head.head_run_at, floor_id=ids[2])
+        assert [claim.task_id for claim in await me.claim(floored)] == ids[2:]
+        assert [claim.task_id for claim in await me.claim()] == ids[:2]
+
+
+async def test_a_claims_run_at_is_a_floor_whatever_the_session_thinks_of_dates(
+    dsn: str, table: Table, server: Server
+) -> None:
+    ids = table.insert(3, run_at="timestamptz '2020-02-03 04:05:06.000007Z'")
+    server.sql("ALTER ROLE CURRENT_USER SET DateStyle = 'SQL, DMY'")
+    try:
+        async with supervisor(dsn) as me:
+            [claim] = await me.claim(total=1)
+            floor = WANT._replace(floor_run_at=claim.run_at, floor_id=claim.task_id)
+            assert [after.task_id for after in await me.claim(floor)] == ids[1:]
+    finally:
+        server.sql("ALTER ROLE CURRENT_USER RESET DateStyle")
+
+
+async def test_infinite_and_ancient_times_do_no_harm(dsn: str, table: Table) -> None:
+    [always] = table.insert(run_at="timestamptz '-infinity'", task_type="always")
+    table.insert(run_at="timestamptz 'infinity'", task_type="never")
+    [ancient] = table.insert(run_at="timestamptz '4000-01-01 BC'", task_type="ancient")
+    types = ["always", "never", "ancient"]
+    async with supervisor(dsn) as me:
+        due = {group.task_type: group.due_in for group in await me.store.discover(types, None)}
+        assert (due["always"], due["never"]) == (-math.inf, math.inf)
+        assert due["ancient"] < -1e11
+        claims = await me.claim(*(Want(name, "default", 0, 9) for name in types))
+        assert [claim.task_id for claim in claims] == [always, ancient]
+        assert claims[0].late == 0
+        assert await me.settle(*map(released, claims)) == [True, True]
+        floors = [Want(c.task_type, "default", 0, 9, c.run_at, c.task_id) for c in claims]
+        assert len(await me.claim(*floors)) == 2
+        assert [depth.queued for depth in await me.store.depth()] == [1]
+
+
+async def test_discover_finds_each_group_once_with_its_oldest_row(dsn: str, table: Table) -> None:
+    expected = {}
+    for task_type in ("a", "b"):
+        for queue in ("default", "q"):
+            for priority in (-5, 0, 32767):
+                late, early = table.insert(
+                    2, run_at="now() - interval '1 minute' * i", task_type=task_type, queue=queue, priority=priority
+                )
+                assert late < early
+                expected[task_type, queue, priority] = early
+    table.insert(task_type="unknown")
+    async with supervisor(dsn) as me:
+        groups = await me.store.discover(["a", "b", "c"], None)
+        assert {(g.task_type, g.queue, g.priority): g.head_id for g in groups} == expected
+        assert len(groups) == len(expected)
+        assert all(-121 < group.due_in <= -119 for group in groups)
+        in_queue = await me.store.discover(["a", "b", "c"], ["q", "nowhere"])
+        assert {group.head_id for group in in_queue} == {group.head_id for group in groups if group.queue == "q"}
+        assert len(in_queue) == len(expected) / 2
+        assert await me.store.discover([], None) == []
+        assert await me.store.discover(["a"], []) == []
+
+
+async def test_discover_tells_when_the_next_row_is_due(dsn: str, table: Table) -> None:
+    table.insert(run_at="now() + interval '90 seconds'")
+    async with supervisor(dsn) as me:
+        [group] = await me.store.discover(["a"], None)
+    assert 80 < group.due_in <= 90
+
+
+async def test_rows_that_somebody_holds_are_skipped_without_waiting(dsn: str, table: Table, connect: Connect) -> None:
+    ids = table.insert(5)
+    other = connect(autocommit=False)
+    other.execute("SELECT FROM scheduled_tasks WHERE id = ANY (%s) FOR UPDATE", (ids[:2],))
+    async with supervisor(dsn) as me:
+        assert [claim.task_id for claim in await me.claim()] == ids[2:]
+
+
+@pytest.mark.parametrize("namespace", [1337, -7])
+async def test_a_refused_advisory_lock_is_counted_and_its_row_left(
+    dsn: str, table: Table, connect: Connect, namespace: int
+) -> None:
+    ids = table.insert(3)
+    lock = "SELECT pg_advisory_xact_lock(%s, (id %% 2147483647)::integer) FROM unnest(%s::bigint[]) AS id"
+    other = connect(autocommit=False)
+    other.execute(lock, (namespace, ids[:1]))
+    elsewhere = connect(autocommit=False)
+    elsewhere.execute(lock, (namespace + 1, ids))
+    async with supervisor(dsn, namespace=namespace) as me:
+        answer = await me.exchange([], [WANT], 10)
+        assert ([claim.task_id for claim in answer.claims], answer.skipped) == (ids[1:], 1)
+        answer = await me.exchange([], [WANT], 10)
+        assert (answer.claims, answer.skipped, answer.lease_alive) == ([], 1, True)
+    assert table.row(ids[0]).fence == 0
+
+
+async def test_groups_after_the_limit_are_not_touched(dsn: str, table: Table, connect: Connect) -> None:
+    table.insert(5, priority=9)
+    low = table.insert(5)
+    async with supervisor(dsn) as me:
+        wants = [Want("a", "default", 9, 100), Want("a", "default", 0, 100)]
+        _, parameters = claim_statement(me.id, 1337, wants, 5)
+        claiming = connect(autocommit=False)
+        psycopg.RawCursor(claiming).execute(load("hints"), ("60000",))
+        psycopg.RawCursor(claiming).execute(load("claim"), parameters)
+        free = table.sql("SELECT id FROM scheduled_tasks WHERE status = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED")
+        assert [task_id for (task_id,) in free] == low
+        assert table.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(5,)]
+
+
+async def test_no_live_lease_no_claim(dsn: str, table: Table) -> None:
+    table.insert(3)
+    async with supervisor(dsn) as me:
+        table.expire(me.id)
+        answer = await me.exchange([], [WANT], 10)
+        assert (answer.claims, answer.lease_alive) == ([], False)
+        assert (await me._replace(id=me.id + 1).exchange([], [WANT], 10)).lease_alive is False
+    assert table.statuses() == {"queued": 3}
+
+
+async def test_f52_ids_beyond_32_bits_and_lock_keys_that_meet(dsn: str, table: Table) -> None:
+    first = 2147483647 * 3_000_000
+    table.sql("SELECT setval('scheduled_tasks_id_seq', %s)", 2**62)
+    table.insert()
+    for task_id in (first, first + 2147483647):
+        table.insert(id=task_id)
+    async with supervisor(dsn) as me:
+        claims = await me.claim()
+        assert len(claims) == 3
+        assert await me.settle(*map(completed, claims)) == [True] * 3
+
+
+async def test_f55_nothing_starts_before_it_was_created(dsn: str, table: Table) -> None:
+    [ahead] = table.insert(created_at="2999-01-01Z")
+    async with supervisor(dsn) as me:
+        [claim] = await me.claim()
+        assert table.row(ahead).started_at == table.row(ahead).created_at
+        await me.settle(completed(claim))
+        row = table.row(ahead)
+    assert row.started_at <= row.finished_at
+
+
+async def test_an_advisory_lock_that_finds_no_memory_halves_the_claim(dsn: str, table: Table, server: Server) -> None:
+    room = server.value(
+        "SELECT current_setting('max_locks_per_transaction')::int * "
+        "(current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int)"
+    )
+    rows = 4 * int(room)
+    table.insert(rows)
+    async with supervisor(dsn) as me:
+        answer = await me.exchange([], [WANT._replace(quota=rows)], rows)
+        assert answer.failed > 0
+        assert 0 < len(answer.claims) < rows
+        # It has learned: the next ones do not run into it again.
+        second = await me.exchange([], [WANT._replace(quota=rows)], rows)
+        assert second.failed == 0
+        assert 0 < len(second.claims) < rows
+        assert {claim.task_id for claim in answer.claims}.isdisjoint(claim.task_id for claim in second.claims)
+
+
+async def test_depth_counts_by_queue(dsn: str, table: Table) -> None:
+    table.insert(3, run_at="now() - interval '1 minute' * i")
+    table.insert(2, task_type="b", priority=4, run_at="now() + interval '1 minute'")
+    table.insert(4, queue="q", run_at="now() + interval '1 minute'")
+    async with supervisor(dsn) as me:
+        assert await me.claim(total=1)
+        default, q = await me.store.depth()
+    assert (default.queue, default.queued, default.processing) == ("default", 4, 1)
+    assert 120 <= default.oldest_due < 130
+    assert q == ("q", 4, 0, 0.0)
