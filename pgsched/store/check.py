@@ -1,6 +1,7 @@
 """What is wrong with the server, the rights, the tables and the settings, each in a plain line with its cure.
 
-Reads the catalogue and the statistics, needs no superuser, changes nothing and prints nothing. Runs in the command line.
+Reads the catalogue and the statistics, needs no superuser, changes nothing and prints nothing. Runs in the command
+line.
 """
 
 import time

@@ -103,6 +103,11 @@ class TestSchema:
         [
             ("DROP INDEX scheduled_tasks_due", "error", "index scheduled_tasks_due is missing or invalid"),
             ("DROP INDEX scheduled_tasks_key", "error", "index scheduled_tasks_key is missing or invalid"),
+            (
+                "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'scheduled_tasks_held'::regclass",
+                "error",
+                "index scheduled_tasks_held is missing or invalid",
+            ),
             ("DROP TRIGGER pgsched_wake ON scheduled_tasks", "warning", "trigger pgsched_wake"),
             ("ALTER TABLE scheduled_tasks DISABLE TRIGGER pgsched_wake", "warning", "trigger pgsched_wake"),
             (
@@ -150,6 +155,22 @@ class TestSession:
         else:
             assert words in the_one(connection).text
 
+    def test_a_standby(self, connect: Connect) -> None:
+        connection = connect()
+        connection.execute(
+            "CREATE FUNCTION pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'; "
+            "SET search_path = public, pg_catalog; SET default_transaction_read_only = on"
+        )
+        problem = the_one(connection)
+        assert (problem.level, problem.cure) == ("error", "connect to the primary")
+
+    def test_an_old_server(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        connection = connect()
+        monkeypatch.setattr(check, "OLDEST_SERVER", connection.info.server_version // 10000 + 1)
+        problem = the_one(connection)
+        assert problem.level == "error"
+        assert problem.text.startswith(f"the server is PostgreSQL {connection.info.server_version // 10000}.")
+
     def test_f39_a_pooler_greets_with_another_process_id(self, connect: Connect) -> None:
         connection = connect()
         connection.execute(
@@ -190,6 +211,14 @@ class TestSnapshots:
         assert "has had a transaction open for 0 s" in problem.text
         connection.execute(problem.cure.removeprefix("end it: "))
         assert found(connection) == []
+
+    def test_f80_a_transaction_in_another_database_is_no_matter(
+        self, server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(check, "OLD_SECONDS", 0.0)
+        with psycopg.connect(server.dsn) as elsewhere:
+            elsewhere.execute("SELECT 1 FROM pg_class")
+            assert found(connect()) == []
 
     def test_f80_another_roles_snapshot_is_seen_without_rights(
         self, server: Server, dsn: str, connect: Connect, role: str, monkeypatch: pytest.MonkeyPatch
