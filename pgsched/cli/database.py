@@ -55,15 +55,17 @@ class Database:
             self._found = resolve(self._dsn, os.environ, embedded, option=self._shown)
         return self._found
 
-    def connect(self, command: str) -> "Connection[Any]":
+    def connect(self, command: str, *, pooled: bool = False) -> "Connection[Any]":
         """Connect for one command, and demand a schema that fits.
 
+        :param pooled: the DSN leads to a transaction pooler.
         :raises UsageError, DatabaseError, SchemaError: it cannot be done.
         """
         from pgsched.store import schema
         from pgsched.store.connection import connect_sync
 
-        connection = connect_sync(self.open(), timeout=self.timeout, application_name=f"pgsched {command}")
+        dsn, name = self.open(), f"pgsched {command}"
+        connection = connect_sync(dsn, timeout=self.timeout, pooled=pooled, application_name=name)
         try:
             schema.require(connection)
         except BaseException:

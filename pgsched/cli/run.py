@@ -54,6 +54,8 @@ def run(context: click.Context, /, app: str, database: Database, **options: obje
     settings = Settings.parse(app, options, names)
     if settings.processes > (cpus := available_cpus()):
         say(f"warning: {names['processes']} {settings.processes}, but this process may use only {cpus} CPUs")
+    # Before anything is started and logged: what is wrong with the database is then the only line.
+    database.connect("run", pooled=settings.pooled).close()
     settings = dataclasses.replace(settings, dsn=database.open(), db_timeout=database.timeout)
 
     from pgsched.cli import compose

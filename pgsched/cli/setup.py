@@ -6,7 +6,7 @@ import click
 
 from pgsched.cli.database import Database, database_options
 from pgsched.cli.options import command, json_option
-from pgsched.cli.output import print_json
+from pgsched.cli.output import counted, print_json
 from pgsched.config import Settings
 from pgsched.errors import ExitCode, PgschedError
 
@@ -54,7 +54,7 @@ def check(app: str | None, as_json: bool, database: Database) -> int:
         for level, text, cure in problems:
             click.echo(f"{level}: {text}; {cure}" if cure else f"{level}: {text}")
         if app is not None and known:
-            click.echo(f"{app} has {len(known)} task types: {', '.join(known)}")
+            click.echo(f"{app} has {counted(len(known), 'task type')}: {', '.join(known)}")
         if not problems:
             click.echo("no problems found")
     return ExitCode.INCOMPLETE if any(level == "error" for level, _, _ in problems) else ExitCode.OK

@@ -1,0 +1,309 @@
+"""What the commands do to the table and show of it, for people and as JSON."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.command import Ended
+from tests.inprocess import InProcess
+from tests.support import ROOT, Server, eventually
+from tests.system.conftest import CommandLine
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def run(dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    """Runs a command on the test's database."""
+    return InProcess({"PGSCHED_DSN": dsn}, capsys, monkeypatch)
+
+
+@pytest.fixture
+def sql(server: Server, dsn: str) -> Sql:
+    """Runs a statement on the test's database."""
+    return lambda query, *parameters: server.sql(query, *parameters, dsn=dsn)
+
+
+def parsed(ended: Ended) -> Any:
+    """The JSON that a command printed without a word on standard error."""
+    assert ended.err == ""
+    return json.loads(ended.out)
+
+
+def insert(sql: Sql, status: str = "queued", queue: str = "default", task_type: str = "compress") -> int:
+    """A task of some status; its id."""
+    finished = None if status in ("queued", "processing") else "2026-01-01T00:00:00Z"
+    rows = sql(
+        "INSERT INTO scheduled_tasks (task_type, payload, run_at, status, queue, finished_at, error_log)"
+        ' VALUES (%s, \'{"path": "a"}\', now(), %s, %s, %s, %s) RETURNING id',
+        task_type,
+        status,
+        queue,
+        finished,
+        "ValueError: bad\nmore" if status == "failed" else None,
+    )
+    return int(rows[0][0])
+
+
+class TestEnqueue:
+    def test_prints_the_id_of_a_committed_task(self, run: InProcess, sql: Sql) -> None:
+        ended = run("enqueue", "compress", '{"path": "ä.txt", "preset": 6}', "--queue", "mail", "--priority", "-5")
+        assert (ended.code, ended.err) == (0, "")
+        rows = sql("SELECT id, task_type, payload, queue, priority, status, max_retries FROM scheduled_tasks")
+        assert rows == [(int(ended.out), "compress", {"path": "ä.txt", "preset": 6}, "mail", -5, "queued", 3)]
+
+    def test_without_a_payload_it_is_an_empty_object(self, run: InProcess, sql: Sql) -> None:
+        task_id = parsed(run("enqueue", "compress", "--json"))["id"]
+        assert sql("SELECT id, payload FROM scheduled_tasks") == [(task_id, {})]
+
+    def test_a_delay_counts_from_the_databases_now(self, run: InProcess, sql: Sql) -> None:
+        run("enqueue", "compress", "--delay", "10m")
+        ((delay,),) = sql("SELECT extract(epoch FROM run_at - created_at)::float8 FROM scheduled_tasks")
+        assert delay == pytest.approx(600, abs=1)
+
+    @pytest.mark.parametrize("text", ["2030-01-31T06:00:00+01:00", "2030-01-31T05:00:00Z", "20300131T050000Z"])
+    def test_a_due_time(self, run: InProcess, sql: Sql, text: str) -> None:
+        assert run("enqueue", "compress", "--run-at", text).code == 0
+        assert sql("SELECT run_at = '2030-01-31 05:00Z' FROM scheduled_tasks") == [(True,)]
+
+    @pytest.mark.parametrize(
+        ("data", "code"), [(b'{"path": "a"}', 0), (b'{"path": "\xff"}', 2), (b"", 2), (b"[" + b"0," * 9_000_000, 2)]
+    )
+    def test_a_payload_from_standard_input(self, dsn: str, server: Server, data: bytes, code: int) -> None:
+        command = [sys.executable, "-m", "pgsched", "enqueue", "compress", "-", "--dsn", dsn]
+        done = subprocess.run(command, input=data, capture_output=True, cwd=ROOT, timeout=30, check=False)
+        assert done.returncode == code
+        assert done.stderr.count(b"\n") == (1 if code else 0)
+        assert server.value("SELECT count(*) FROM scheduled_tasks", dsn=dsn) == (0 if code else 1)
+
+
+class TestStatus:
+    def test_counts_by_queue_type_and_status(self, run: InProcess, sql: Sql) -> None:
+        for status in ("queued", "queued", "processing", "failed"):
+            insert(sql, status)
+        insert(sql, "completed", queue="mail", task_type="send")
+        ended = run("status")
+        assert ended.code == 0
+        lines = ended.out.splitlines()
+        assert lines[0].split() == (
+            ["QUEUE", "TYPE", "QUEUED", "PROCESSING", "COMPLETED", "FAILED", "CANCELLED", "OLDEST", "DUE"]
+        )
+        assert lines[1].split()[:7] == ["default", "compress", "2", "1", "0", "1", "0"]
+        assert lines[2].split() == ["mail", "send", "0", "0", "1", "0", "0", "-"]
+        assert "no supervisor is registered" in lines
+        assert "no live supervisor takes tasks of type compress in queue default" in lines
+        assert "1 processing task of no registered supervisor" in lines
+
+    def test_as_json(self, run: InProcess, sql: Sql) -> None:
+        insert(sql)
+        found = parsed(run("status", "--json"))
+        assert found["supervisors"] == []
+        (count,) = found["counts"]
+        assert (count["queue"], count["task_type"], count["status"], count["tasks"]) == (
+            "default",
+            "compress",
+            "queued",
+            1,
+        )
+        assert found["oldest_due"]["default"] >= 0
+
+
+class TestTasks:
+    def test_newest_first_with_the_first_line_of_the_error(self, run: InProcess, sql: Sql) -> None:
+        first, second = insert(sql), insert(sql, "failed")
+        lines = run("tasks").out.splitlines()
+        assert [line.split()[0] for line in lines[1:]] == [str(second), str(first)]
+        assert lines[1].endswith("ValueError: bad")
+        assert "0/3" in lines[1]
+
+    def test_filters_and_limit(self, run: InProcess, sql: Sql) -> None:
+        ids = [insert(sql, status, queue) for status in ("queued", "failed") for queue in ("a", "b", "c")]
+        assert [task["id"] for task in parsed(run("tasks", "--json", "--queue", "a,b", "--status", "failed"))] == [
+            ids[4],
+            ids[3],
+        ]
+        assert len(parsed(run("tasks", "--json", "--limit", "2"))) == 2
+        assert parsed(run("tasks", "--json", "--type", "other")) == []
+        assert len(parsed(run("tasks", "--json", environment={"PGSCHED_QUEUE": "c"}))) == 2
+
+
+class TestShow:
+    def test_a_task_and_its_failures(self, run: InProcess, sql: Sql) -> None:
+        task_id = insert(sql, "failed")
+        sql(
+            "INSERT INTO pgsched_failures"
+            " (task_id, attempt, fence, task_type, outcome, error, traceback, signal, seconds)"
+            " VALUES (%s, 1, 1, 'compress', 'crashed', 'killed', E'line 1\\n  line 2', 9, 1.5)",
+            task_id,
+        )
+        ended = run("show", str(task_id))
+        assert ended.code == 0
+        lines = [line.split(maxsplit=1) for line in ended.out.splitlines() if line]
+        assert ["id", str(task_id)] in lines
+        assert ["payload", '{"path": "a"}'] in lines
+        assert ["outcome", "crashed"] in lines
+        assert ["signal", "9"] in lines
+        assert ["line", "2"] in lines
+
+        found = parsed(run("show", str(task_id), "--json"))
+        assert found["task"]["payload"] == {"path": "a"}
+        assert found["failures"][0]["traceback"] == "line 1\n  line 2"
+        assert datetime.fromisoformat(found["task"]["run_at"]).tzinfo is not None
+
+    def test_an_unknown_id_is_a_no(self, run: InProcess) -> None:
+        ended = run("show", "5")
+        assert (ended.code, ended.out, ended.err) == (1, "", "pgsched: there is no task 5\n")
+
+
+class TestRetry:
+    def test_by_id(self, run: InProcess, sql: Sql) -> None:
+        failed, queued = insert(sql, "failed"), insert(sql)
+        ended = run("retry", str(failed), str(queued), "7")
+        assert ended.code == 1
+        assert "1 task queued again" in ended.out
+        assert f"task {queued} left as it is: is queued" in ended.out
+        assert "task 7 left as it is: not found" in ended.out
+        assert sql("SELECT status FROM scheduled_tasks") == [("queued",), ("queued",)]
+
+    def test_by_filter(self, run: InProcess, sql: Sql) -> None:
+        here, there = insert(sql, "failed", "a"), insert(sql, "failed", "b")
+        assert parsed(run("retry", "--queue", "a", "--json")) == {"count": 1, "ids": [here], "left": {}}
+        assert sql("SELECT id FROM scheduled_tasks WHERE status = 'failed'") == [(there,)]
+
+    def test_all(self, run: InProcess, sql: Sql) -> None:
+        for status in ("failed", "cancelled", "completed"):
+            insert(sql, status)
+        assert run("retry", "--all").out == "2 tasks queued again\n"
+
+
+class TestCancel:
+    def test_by_filter_and_by_id_together(self, run: InProcess, sql: Sql) -> None:
+        ids = [insert(sql, status) for status in ("queued", "processing")]
+        ended = run("cancel", *map(str, ids), "--status", "queued", "--json")
+        assert ended.code == 1
+        assert json.loads(ended.out)["ids"] == ids[:1]
+
+    @pytest.mark.parametrize("command", ["cancel", "retry"])
+    def test_something_must_be_typed(self, run: InProcess, sql: Sql, command: str) -> None:
+        insert(sql)
+        insert(sql, "failed")
+        ended = run(command, environment={"PGSCHED_QUEUE": "default", "PGSCHED_ALL": "1"})
+        assert ended.code == 2
+        assert "say which tasks" in ended.err
+        assert run(command, "--all", "--queue", "default").code == 2
+        assert sql("SELECT count(*) FROM scheduled_tasks WHERE fence > 0") == [(0,)]
+
+    def test_a_filter_in_the_environment_narrows(self, run: InProcess, sql: Sql) -> None:
+        insert(sql, queue="a"), insert(sql, queue="b")
+        assert run("cancel", "--type", "compress", environment={"PGSCHED_QUEUE": "a"}).out == "1 task cancelled\n"
+
+    def test_a_running_task_is_stopped(self, pgsched_cli: CommandLine, run: InProcess, sql: Sql) -> None:
+        pgsched_cli.module(
+            "tasks", "import time\nfrom pgsched import App\napp = App()\n@app.task\ndef long(): time.sleep(60)\n"
+        )
+        task_id = insert(sql, task_type="long")
+        sql("UPDATE scheduled_tasks SET payload = '{}'")
+        supervisor = pgsched_cli("run", "tasks:app", "--processes", "1")
+        eventually(lambda: sql("SELECT id FROM scheduled_tasks WHERE status = 'processing'"), every=0.1)
+        assert " on " in run("tasks").out
+        assert "lease until" in run("show", str(task_id)).out
+        lines = run("status").out.splitlines()
+        assert lines[4].split()[3:6] == ["1", "all", "1"]
+        assert "left)" in lines[4]
+        assert run("cancel", str(task_id)).code == 0
+        supervisor.wait_for(f"cancelled task_id={task_id}")
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait().code == 0
+        assert sql("SELECT status FROM scheduled_tasks") == [("cancelled",)]
+
+
+class TestPrune:
+    def test_only_what_ended_long_ago(self, run: InProcess, sql: Sql) -> None:
+        insert(sql, "completed"), insert(sql, "failed"), insert(sql)
+        sql("UPDATE scheduled_tasks SET finished_at = now() WHERE status = 'failed'")
+        assert run("prune", "--older-than", "1h").out == "1 task deleted\n"
+        assert parsed(run("prune", "--older-than", "0", "--json")) == {"count": 1}
+        assert sql("SELECT status FROM scheduled_tasks") == [("queued",)]
+
+    def test_the_age_is_required(self, run: InProcess) -> None:
+        ended = run("prune")
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+class TestSetup:
+    def test_migrate_twice(self, run: InProcess, empty_dsn: str) -> None:
+        first, second = run("migrate", "--dsn", empty_dsn), run("migrate", "--dsn", empty_dsn)
+        assert (first.code, second.code) == (0, 0)
+        assert "applied 0001" in first.out
+        assert "up to date" in second.out
+
+    def test_check_of_a_good_database(self, pgsched_cli: CommandLine) -> None:
+        pgsched_cli.module("tasks", "from pgsched import App\napp = App()\n@app.task\ndef work(): pass\n")
+        ended = pgsched_cli.run("check", "tasks:app")
+        assert ended.code == 0, ended.out
+        assert "tasks:app has 1 task type: work" in ended.out
+        found = json.loads(pgsched_cli.run("check", "tasks:app", "--json").out)
+        assert found["task_types"] == ["work"]
+        assert all(problem["level"] != "error" for problem in found["problems"])
+
+    def test_check_of_an_empty_database(self, run: InProcess, empty_dsn: str) -> None:
+        ended = run("check", "--dsn", empty_dsn)
+        assert ended.code == 1
+        assert "run `pgsched migrate`" in ended.out
+        assert any(
+            problem["level"] == "error"
+            for problem in json.loads(run("check", "--json", "--dsn", empty_dsn).out)["problems"]
+        )
+
+
+def test_a_reader_that_goes_away_is_no_error(dsn: str, sql: Sql) -> None:
+    sql("INSERT INTO scheduled_tasks (task_type, run_at) SELECT repeat('x', 64), now() FROM generate_series(1, 5000)")
+    command = f"{sys.executable} -m pgsched tasks --limit 5000 --dsn '{dsn}' | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[1:] == ["141"]
+
+
+def test_an_unforeseen_error_is_one_line(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgsched.store import views
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("connection postgresql://jane:s3cr3t@db/work\nis odd")
+
+    monkeypatch.setattr(views, "status", fail)
+    ended = run("status")
+    assert ended.code == 70
+    assert ended.err == (
+        "pgsched: internal error: RuntimeError: connection postgresql://jane:***@db/work is odd"
+        " (PGSCHED_DEBUG=1 shows where)\n"
+    )
+    shown = run("status", environment={"PGSCHED_DEBUG": "1"})
+    assert "Traceback" in shown.err
+    assert "s3cr3t" not in shown.err
+
+
+def test_ctrl_c_is_quiet(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgsched.store import views
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(views, "status", interrupt)
+    assert run("status") == Ended(130, "", "")
+
+
+def test_commands_leave_no_session_behind(run: InProcess, connect: Callable[..., psycopg.Connection[Any]]) -> None:
+    for command in (["status"], ["tasks"], ["show", "1"], ["enqueue", "compress"], ["prune", "--older-than", "1d"]):
+        run(*command)
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgsched%' AND datname = current_database()"
+    )
+    connection = connect()
+    assert eventually(lambda: connection.execute(query).fetchone() == (0,))
