@@ -6,16 +6,23 @@
 -- is. It gets the article's five minutes.
 --
 -- Index: scheduled_tasks_held by owner, then the primary key.
--- Locks: the reaper's own row; the dead supervisors', so that a renewal that is still on its way waits and is refused; then
--- tasks. What is locked is skipped: whoever has it is at work there, or reaps it.
+-- Locks: the reaper's own row; the dead supervisors'; then tasks. What is locked is skipped: whoever has it is at work
+-- there, or reaps it. The dead rows are also written: whoever waits for one then judges it anew, so that a renewal or a
+-- claim that began within the lease is refused. After a mere lock it would go on as if nothing had happened.
 WITH me AS MATERIALIZED (
     SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
-), dead AS MATERIALIZED (
-    SELECT supervisor.id, greatest(supervisor.lease_until, now() - interval '5 minutes') AS untouched_since
+), expired AS MATERIALIZED (
+    SELECT supervisor.id
     FROM pgsched_supervisors AS supervisor
     WHERE supervisor.lease_until <= clock_timestamp() AND EXISTS (SELECT FROM me)
     ORDER BY supervisor.id
     FOR UPDATE SKIP LOCKED
+), dead AS (
+    UPDATE pgsched_supervisors AS supervisor
+    SET listening = false
+    FROM expired
+    WHERE supervisor.id = ANY (ARRAY[expired.id])
+    RETURNING supervisor.id, greatest(supervisor.lease_until, now() - interval '5 minutes') AS untouched_since
 ), orphan AS MATERIALIZED (
     SELECT held.id
     FROM dead

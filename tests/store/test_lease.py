@@ -1,0 +1,178 @@
+"""Supervisors and their leases; what they confirm, give back, and are told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from pgsched.errors import SchemaError
+from pgsched.store.store import Store
+from tests.store.desk import IDENTITY, WANT, Table, completed, supervisor
+
+Connect = Callable[..., psycopg.Connection]
+
+
+@pytest.fixture
+def table(connect: Connect) -> Table:
+    return Table(connect())
+
+
+def lease_left(table: Table, supervisor_id: int) -> float:
+    query = "SELECT extract(epoch FROM lease_until - now())::float8 FROM pgsched_supervisors WHERE id = %s"
+    return float(table.sql(query, supervisor_id)[0][0])
+
+
+def supervisors(table: Table) -> list[int]:
+    return [supervisor_id for (supervisor_id,) in table.sql("SELECT id FROM pgsched_supervisors ORDER BY id")]
+
+
+async def test_registering_says_who_and_until_when(dsn: str, table: Table) -> None:
+    async with supervisor(dsn, lease=15) as me:
+        assert 13 < lease_left(table, me.id) <= 15
+    [row] = table.sql(
+        "SELECT host, boot_id, pid_namespace, pid, started_ticks, processes, queues, task_types, listening"
+        " FROM pgsched_supervisors"
+    )
+    assert row == ("here", "boot", 4026531836, 4242, 777, 2, [], ["a"], False)
+
+
+async def test_a_lease_is_renewed_until_it_has_run_out(dsn: str, table: Table) -> None:
+    async with supervisor(dsn, lease=15) as me:
+        assert await me.store.renew(me.id, 100)
+        assert 90 < lease_left(table, me.id) <= 100
+        table.expire(me.id)
+        assert not await me.store.renew(me.id, 100)
+        assert lease_left(table, me.id) < 0
+        assert not await me.store.renew(me.id + 1, 100)
+
+
+async def test_neighbours_are_the_living_of_this_pid_namespace(dsn: str) -> None:
+    store = Store(dsn)
+    for identity in (replace(IDENTITY, boot_id="other"), replace(IDENTITY, pid_namespace=1)):
+        await store.register(identity, 60)
+    one, two, dead = [await store.register(IDENTITY, lease) for lease in (60, 60, 60)]
+    await store.expire([dead])
+    found = await store.neighbours(IDENTITY.boot_id, IDENTITY.pid_namespace)
+    assert sorted(found) == [(one, 4242, 777), (two, 4242, 777)]
+    await store.close()
+
+
+async def test_expiring_ends_a_lease_now_and_never_prolongs_one(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, supervisor(dsn) as dead:
+        await me.store.expire([dead.id])
+        assert not await dead.store.renew(dead.id, 60)
+        table.expire(dead.id, "1 hour")
+        await me.store.expire([dead.id])
+        assert lease_left(table, dead.id) < -3000
+        assert await me.store.renew(me.id, 60)
+        await me.store.expire([])
+
+
+async def test_leaving_with_empty_hands_leaves_nothing(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, supervisor(dsn) as other:
+        table.insert()
+        await other.claim()
+        await me.store.deregister(me.id)
+        assert supervisors(table) == [other.id]
+
+
+async def test_claims_of_one_who_left_can_be_reaped_at_once(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, supervisor(dsn) as other:
+        [task_id] = table.insert()
+        await me.claim()
+        await me.store.deregister(me.id)
+        assert not await me.store.renew(me.id, 60)
+        assert [claim.task_id for claim in await other.store.reap(other.id, 10)] == [task_id]
+        await other.store.reap(other.id, 10)
+        assert supervisors(table) == [other.id]
+
+
+class TestConfirm:
+    async def test_tells_which_claims_are_still_ours(self, dsn: str, table: Table) -> None:
+        table.insert(6)
+        async with supervisor(dsn) as me, supervisor(dsn) as other:
+            kept, cancelled, reaped, taken, gone, done = claims = await me.claim()
+            table.sql("UPDATE scheduled_tasks SET status = 'cancelled', fence = 2 WHERE id = %s", cancelled.task_id)
+            table.sql("UPDATE scheduled_tasks SET fence = 2 WHERE id = %s", reaped.task_id)
+            table.sql("UPDATE scheduled_tasks SET claimed_by = %s WHERE id = %s", other.id, taken.task_id)
+            table.sql("DELETE FROM scheduled_tasks WHERE id = %s", gone.task_id)
+            await me.settle(completed(done))
+            held = [(claim.task_id, claim.fence) for claim in claims]
+            assert await me.store.confirm(me.id, held) == {kept.task_id}
+            assert await me.store.confirm(me.id, []) == set()
+            table.expire(me.id)
+            assert await me.store.confirm(me.id, held) == set()
+
+    async def test_refreshes_what_was_not_touched_for_a_minute(self, dsn: str, table: Table) -> None:
+        table.insert(3)
+        async with supervisor(dsn) as me:
+            old, fresh, foreign = await me.claim()
+            age = "UPDATE scheduled_tasks SET updated_at = now() - %s::interval WHERE id = %s"
+            table.sql(age, "61 seconds", old.task_id)
+            table.sql(age, "50 seconds", fresh.task_id)
+            table.sql(age, "61 seconds", foreign.task_id)
+            before = [table.row(claim.task_id) for claim in (old, fresh, foreign)]
+            held = [(old.task_id, 1), (fresh.task_id, 1), (foreign.task_id, 9)]
+            assert await me.store.confirm(me.id, held) == {old.task_id, fresh.task_id}
+            after = [table.row(claim.task_id) for claim in (old, fresh, foreign)]
+        assert (after[0].updated_at - before[0].updated_at).total_seconds() > 60
+        assert after[0].fence == 1
+        assert after[1:] == before[1:]
+
+    async def test_waits_for_nobody(self, dsn: str, table: Table, connect: Connect) -> None:
+        table.insert(2)
+        async with supervisor(dsn) as me:
+            claims = await me.claim()
+            table.sql("UPDATE scheduled_tasks SET updated_at = now() - interval '2 minutes'")
+            holder = connect(autocommit=False)
+            holder.execute("SELECT FROM scheduled_tasks WHERE id = %s FOR UPDATE", (claims[0].task_id,))
+            held = [(claim.task_id, claim.fence) for claim in claims]
+            assert await me.store.confirm(me.id, held) == {claim.task_id for claim in claims}
+            holder.rollback()
+            ages = table.sql("SELECT updated_at > now() - interval '1 minute' FROM scheduled_tasks ORDER BY id")
+        assert ages == [(False,), (True,)]
+
+
+class TestStrays:
+    async def test_what_is_not_held_is_released_at_no_cost(self, dsn: str, table: Table) -> None:
+        table.insert(3)
+        async with supervisor(dsn) as me, supervisor(dsn) as other:
+            mine = await me.claim(total=2)
+            theirs = await other.claim()
+            assert await me.store.strays(me.id, [claim.task_id for claim in mine]) == 0
+            assert await me.store.strays(me.id, [mine[0].task_id]) == 1
+            row = table.row(mine[1].task_id)
+            assert (row.status, row.fence, row.claimed_by, row.retry_count) == ("queued", 2, None, 0)
+            assert await me.settle(completed(mine[0]), completed(mine[1])) == [True, False]
+            assert await other.settle(*map(completed, theirs)) == [True]
+
+    async def test_many(self, dsn: str, table: Table) -> None:
+        table.insert(2000)
+        async with supervisor(dsn) as me:
+            claims = await me.claim(WANT._replace(quota=2000), total=2000)
+            held = [claim.task_id for claim in claims[::2]]
+            assert await me.store.strays(me.id, held) == 1000
+            assert await me.store.strays(me.id, held) == 0
+
+
+class TestSchema:
+    async def test_one_that_fits_is_no_news(self, dsn: str) -> None:
+        store = Store(dsn)
+        await store.check_schema()
+        await store.close()
+
+    async def test_f84_a_missing_one_names_the_command(self, empty_dsn: str) -> None:
+        store = Store(empty_dsn)
+        with pytest.raises(SchemaError, match="pgsched migrate"):
+            await store.check_schema()
+        await store.close()
+
+
+async def test_pruning_takes_what_ended_long_ago_in_batches(dsn: str, table: Table) -> None:
+    table.insert(5, status="completed", finished_at="2020-01-01Z")
+    table.insert(2, status="completed", finished_at="now")
+    table.insert(1)
+    async with supervisor(dsn) as me:
+        assert [await me.store.prune(3600, 3) for _ in range(3)] == [3, 2, 0]
+    assert table.statuses() == {"completed": 2, "queued": 1}
