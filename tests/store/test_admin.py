@@ -214,6 +214,12 @@ class TestCancel:
             assert cancelling.result(10).ids == [task_id]
         assert tasks.one(task_id, "status, fence, claimed_by") == ("cancelled", 2, None)
 
+    def test_ended_task_of_the_same_id_is_left_alone(self, tasks: Tasks, connect: Connect) -> None:
+        (task_id,) = tasks.make("queued")
+        tasks.make("completed", id=task_id)
+        assert admin.cancel(connect(), Filter(ids=[task_id])).ids == [task_id]
+        assert tasks.sql("SELECT status, fence FROM scheduled_tasks ORDER BY 1") == [("cancelled", 1), ("completed", 0)]
+
     def test_f54_opposite_order_is_no_failure(self, tasks: Tasks, connect: Connect) -> None:
         first, second = tasks.make("queued", 2)
         other = connect(autocommit=False)
@@ -318,6 +324,25 @@ class TestPrune:
             retried = retrying.result(20).ids
         assert tasks.count("queued") == len(retried)
         assert pruned + len(retried) + tasks.count("failed") == len(ids)
+
+
+@pytest.mark.parametrize(("action", "status"), [(admin.retry, "failed"), (admin.cancel, "queued")])
+def test_f54_tasks_are_locked_in_the_order_of_their_ids(
+    tasks: Tasks, connect: Connect, action: Callable[[psycopg.Connection, Filter], admin.Changed], status: str
+) -> None:
+    ids = tasks.make(status, 20)
+    for task_id in reversed(ids):
+        # In the table they now lie the other way round.
+        tasks.sql("UPDATE scheduled_tasks SET updated_at = now() WHERE id = %s", task_id)
+    holder = connect(autocommit=False)
+    holder.execute("SELECT FROM scheduled_tasks WHERE id = %s FOR UPDATE", [ids[10]])
+    with ThreadPoolExecutor() as threads:
+        changing = threads.submit(action, connect(), Filter())
+        eventually(lambda: tasks.server.waits_for_lock(tasks.dsn))
+        free = tasks.sql("SELECT id FROM scheduled_tasks ORDER BY id FOR UPDATE SKIP LOCKED")
+        holder.rollback()
+        assert changing.result(10).ids == ids
+    assert [task_id for (task_id,) in free] == ids[11:]
 
 
 @pytest.mark.parametrize("name", ["retry", "cancel", "prune"])

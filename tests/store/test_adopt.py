@@ -130,6 +130,12 @@ def test_old_table_and_its_indexes_are_gone(article: Article) -> None:
     assert left.isdisjoint({"idx_tasks_poll", "idx_tasks_stuck", "scheduled_tasks_pkey", "pgsched_adopted"})
 
 
+def test_planner_knows_of_the_rows(article: Article) -> None:
+    article.sql(ROWS)
+    article.migrate()
+    assert article.value("SELECT reltuples FROM pg_class WHERE oid = 'scheduled_tasks_ended'::regclass") == 60
+
+
 def test_second_migrate_leaves_the_adopted_rows_alone(article: Article) -> None:
     article.sql(ROWS)
     article.migrate()
