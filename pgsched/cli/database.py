@@ -62,11 +62,16 @@ class Database:
         :raises UsageError, DatabaseError, SchemaError: it cannot be done.
         """
         from pgsched.store import schema
+        from pgsched.store.bounded import BoundedConnection
         from pgsched.store.connection import connect_sync
 
         dsn, name = self.open(), f"pgsched {command}"
-        connection = connect_sync(dsn, timeout=self.timeout, pooled=pooled, application_name=name)
+        connection = connect_sync(
+            dsn, timeout=self.timeout, pooled=pooled, application_name=name, kind=BoundedConnection
+        )
         try:
+            assert isinstance(connection, BoundedConnection)
+            connection.deadline = self.timeout
             schema.require(connection)
         except BaseException:
             connection.close()

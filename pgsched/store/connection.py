@@ -52,12 +52,20 @@ async def connect(dsn: str, *, timeout: float, pooled: bool = False, application
 
 
 def connect_sync(
-    dsn: str, *, timeout: float = 10.0, pooled: bool = False, application_name: str = "pgsched"
+    dsn: str,
+    *,
+    timeout: float = 10.0,
+    pooled: bool = False,
+    application_name: str = "pgsched",
+    kind: type[psycopg.Connection[Any]] = psycopg.Connection,
 ) -> psycopg.Connection[Any]:
-    """The same for a command, or a program that enqueues."""
+    """The same for a command, or a program that enqueues.
+
+    :param kind: the class of the connection.
+    """
     parameters = _parameters(dsn, timeout, application_name)
     try:
-        return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None if pooled else 5)
+        return kind.connect(**parameters, autocommit=True, prepare_threshold=None if pooled else 5)
     except (psycopg.Error, OSError, UnicodeError) as error:
         raise _refused(parameters, error) from None
 

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.command import Ended
 from tests.inprocess import InProcess
+from tests.proxy import Proxy
 from tests.support import ROOT, Server, eventually
 from tests.system.conftest import CommandLine
 
@@ -269,6 +271,24 @@ def test_a_reader_that_goes_away_is_no_error(dsn: str, sql: Sql) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
     assert done.stderr == ""
     assert done.stdout.splitlines()[1:] == ["141"]
+
+
+def test_a_silent_server_ends_a_command_in_time(run: InProcess, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgsched.store import schema
+
+    require = schema.require
+
+    def fall_silent(connection: psycopg.Connection[Any]) -> None:
+        require(connection)
+        proxy.silence()
+
+    monkeypatch.setattr(schema, "require", fall_silent)
+    begun = time.monotonic()
+    ended = run("status", "--dsn", proxy.dsn, "--db-timeout", "500ms")
+    assert time.monotonic() - begun < 5
+    assert ended == Ended(
+        3, "", "pgsched: no answer from the database within 0.5 s, the limit that --db-timeout sets\n"
+    )
 
 
 def test_an_unforeseen_error_is_one_line(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,45 @@
+"""A sync connection whose every call has a deadline, for commands: nobody waits for ever for a silent server.
+
+psycopg has no such limit of its own. A call that is late has its socket shut down, like in ``connection``.
+"""
+
+import threading
+from typing import Any
+
+import psycopg
+
+from pgsched.errors import DeadlineError
+from pgsched.store.connection import cut
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """Cuts itself when the server has been silent for ``deadline`` seconds; None for no limit."""
+
+    deadline: float | None = None
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """What psycopg does to wait for the server.
+
+        :raises DeadlineError: it did not answer in time; what it did is not known.
+        """
+        if self.deadline is None:
+            return super().wait(*args, **kwargs)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            cut(self)
+
+        timer = threading.Timer(self.deadline, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            return super().wait(*args, **kwargs)
+        except psycopg.OperationalError:
+            if late.is_set():
+                raise DeadlineError(
+                    f"no answer from the database within {self.deadline:g} s, the limit that --db-timeout sets"
+                ) from None
+            raise
+        finally:
+            timer.cancel()
