@@ -8,8 +8,10 @@ import psycopg
 import pytest
 
 from pgsched.errors import DatabaseError
+from pgsched.model import NewTask
 from pgsched.store import admin
 from pgsched.store.admin import Filter
+from pgsched.store.enqueue import insert
 from pgsched.store.sql import load
 from tests.store.test_admin import Tasks
 from tests.support import Server
@@ -285,3 +287,30 @@ def test_refusal_is_one_line(connect: Connect) -> None:
     for look in (admin.status, lambda conn: admin.show(conn, 1), lambda conn: admin.list_tasks(conn, Filter())):
         with pytest.raises(DatabaseError, match=r"^cannot [^\n]+permission denied [^\n]+\Z"):
             look(connection)
+
+
+def test_f52_every_counter_beyond_32_bits(tasks: Tasks, connect: Connect) -> None:
+    for (name,) in tasks.sql("SELECT format('%I.%I', schemaname, sequencename) FROM pg_sequences"):
+        tasks.sql("SELECT setval(%s::regclass, 3000000000)", name)
+    connection = connect()
+    first, second = insert(connection, [NewTask("a", "{}"), NewTask("a", "{}", unique_key="k")])
+    holder = supervisor(tasks)
+    tasks.sql("UPDATE scheduled_tasks SET status = 'processing', claimed_by = %s, fence = 3000000000", holder)
+    tasks.sql(
+        "INSERT INTO pgsched_failures (task_id, attempt, fence, task_type, outcome, error, seconds, supervisor)"
+        " VALUES (%s, 1, 3000000000, 'a', 'raised', 'boom', 1, %s)",
+        first, holder,
+    )  # fmt: skip
+    assert (first, second, holder) == (3_000_000_001, 3_000_000_002, 3_000_000_001)
+    shown = admin.show(connection, first)
+    assert shown is not None
+    assert shown.holder is not None
+    assert (shown.holder.id, shown.holder.claims, shown.failures[0].id) == (holder, 2, 3_000_000_001)
+    assert admin.cancel(connection, Filter(ids=[first, second])).ids == [first, second]
+    assert admin.retry(connection, Filter(ids=[first])).ids == [first]
+    assert [(line.id, line.status) for line in admin.list_tasks(connection, Filter())] == [
+        (second, "cancelled"),
+        (first, "queued"),
+    ]
+    assert admin.prune(connection, 0.0) == 1
+    assert tasks.one(first, "fence") == 3_000_000_002
