@@ -29,7 +29,7 @@ def test_every_option_says_what_it_is_and_names_its_variable(capsys: pytest.Capt
             assert param.help
             typed_only = param.envvar is None
             assert typed_only or param.envvar == f"PGSCHED_{param.opts[0][2:].replace('-', '_').upper()}"
-            assert typed_only or f"[env var: {param.envvar}]" in out
+            assert typed_only or f"[env var: {param.envvar}" in out
 
 
 def test_the_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
