@@ -118,7 +118,7 @@ def test_sql_ascii_database(server: Server) -> None:
     """F56"""
     name = "pgsched_test_sql_ascii"
     server.sql(f"DROP DATABASE IF EXISTS {name}")
-    server.sql(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    server.sql(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
     try:
         dsn = server.dsn_for(name)
         schema.migrate(dsn)
