@@ -29,7 +29,6 @@ STRAYS_FOR = 60.0
 """Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
 SATURATED = 0.25
 """Seconds without a starving slot after which wake-ups are declined."""
-_REQUEUED = frozenset({VerdictKind.RETRY, VerdictKind.RELEASED})
 
 
 class LeaseLostError(Exception):
@@ -105,8 +104,18 @@ class Exchange:
         return len(self._pending) + len(self._unsure)
 
     def may_have_strays(self) -> bool:
-        """Whether rows may be ours without our knowing: a claim's reply was lost not long ago."""
+        """Whether rows may be ours without our knowing: such a reply was lost not long ago."""
         return self._clock() < self._unsure_until
+
+    def suspect_strays(self) -> None:
+        """A reply was lost that may have brought rows under our name."""
+        self._unsure_until = self._clock() + STRAYS_FOR
+
+    async def rest(self) -> None:
+        """Claim nothing more, and wait until what a claim under way brings is in the books."""
+        self.claiming = False
+        async with self.quiet:
+            return
 
     def begin(self, supervisor_id: int) -> None:
         """Start over under a new lease."""
@@ -213,7 +222,7 @@ class Exchange:
             answer = await self._store.exchange(self.supervisor_id, verdicts, wants, total, again=again)
         except DatabaseError:
             if wants:
-                self._unsure_until = self._clock() + STRAYS_FOR
+                self.suspect_strays()
             raise
         self._unsure = []
         if not answer.lease_alive:
@@ -234,5 +243,9 @@ class Exchange:
             self._holdings.remove(verdict.claim)
         accepted = [verdict for verdict, ok in zip(verdicts, settled, strict=True) if ok]
         self._observer.settled(accepted, fenced=len(verdicts) - len(accepted), seconds=seconds)
-        if any(verdict.kind in _REQUEUED for verdict in verdicts):
-            self._survey.doubt()
+        now = self._clock()
+        for verdict in accepted:
+            if verdict.kind is VerdictKind.RETRY:
+                self._survey.requeued(verdict.claim, now + verdict.delay)
+            elif verdict.kind is VerdictKind.RELEASED:
+                self._survey.doubt()

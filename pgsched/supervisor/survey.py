@@ -114,6 +114,14 @@ class Survey:
         self._hinted = True
         self._incomplete = True
 
+    def requeued(self, claim: Claim, due_at: float) -> None:
+        """A claim went back into its group, above the floor, and is due again then: no scan needs to find it."""
+        known = self._known.get(_key(claim))
+        if known is None:
+            self._incomplete = True
+        else:
+            known.due_at = min(known.due_at, due_at)
+
     def doubt(self) -> None:
         """Rows may have appeared that no claim would find: below a floor, or in a new group."""
         self._incomplete = True

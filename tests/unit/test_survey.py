@@ -88,6 +88,24 @@ def test_a_full_scan_comes_round_although_claims_are_full() -> None:
     assert survey.wants_scan(FULL_SCAN)
 
 
+def test_what_goes_back_for_a_retry_is_due_again_without_a_scan() -> None:
+    survey = Survey()
+    survey.found([group()], now=0.0, seconds=0.04)
+    survey.claimed([want()], [claim(1)], total=2)
+    survey.found([], now=0.1, seconds=0.04)
+    survey.requeued(claim(1), due_at=0.3)
+    assert survey.due(0.2) == []
+    assert [g.task_type for g in survey.due(0.3)] == ["a"]
+    assert not survey.wants_scan(0.3)
+
+
+def test_what_goes_back_into_a_group_that_is_not_known_wants_a_scan() -> None:
+    survey = Survey()
+    survey.found([], now=0.0, seconds=0.0)
+    survey.requeued(claim(1), due_at=0.3)
+    assert survey.incomplete
+
+
 def test_a_slow_scan_is_not_put_off_beyond_the_full_scans_interval() -> None:
     survey = Survey()
     survey.found([], now=0.0, seconds=10.0)
