@@ -303,6 +303,12 @@ class Supervisor:
             self._conclude(claim, outcome)
         self._feed_soon()
 
+    def on_worker(self) -> None:
+        """What the pool tells when a worker is ready: there is room for a claim."""
+        self._feed_soon()
+        if self._exchange is not None:
+            self._exchange.wake()
+
     def _conclude(self, claim: Claim, outcome: Outcome) -> None:
         if outcome.kind in (OutcomeKind.RETURNED, OutcomeKind.RAISED):
             self._durations.observe(claim.task_type, outcome.seconds)
