@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pgsched
 from pgsched.config import Settings
@@ -63,6 +64,11 @@ def _build(
         if on_outcome is not None:
             on_outcome(claim, outcome)
 
+    def happened(name: str, fields: dict[str, Any]) -> None:
+        telemetry.pool_event(name, fields)
+        if name == "worker_ready":
+            supervisor.on_worker()
+
     pool = Pool(
         PoolSettings(
             app=settings.app,
@@ -74,7 +80,7 @@ def _build(
             dsn=dsn,
         ),
         heard,
-        telemetry.pool_event,
+        happened,
     )
     supervisor = Supervisor(settings, store, pool, telemetry, version=pgsched.__version__, on_ready=telemetry.ready)
     return supervisor
