@@ -268,7 +268,8 @@ class TestSetup:
 def test_a_reader_that_goes_away_is_no_error(dsn: str, sql: Sql) -> None:
     sql("INSERT INTO scheduled_tasks (task_type, run_at) SELECT repeat('x', 64), now() FROM generate_series(1, 5000)")
     # Unbuffered, the interpreter would have nothing left to complain about at its end.
-    command = f"env -u PYTHONUNBUFFERED {sys.executable} -m pgsched tasks --limit 5000 --dsn '{dsn}' | head -1; echo ${{PIPESTATUS[0]}}"
+    tasks = f"env -u PYTHONUNBUFFERED {sys.executable} -m pgsched tasks --limit 5000 --dsn '{dsn}'"
+    command = f"{tasks} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
     assert done.stderr == ""
     assert done.stdout.splitlines()[1:] == ["141"]
