@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pgsched.errors import UsageError
 
-NOT_STANDARD = ("site-packages", "dist-packages")
-"""Directories inside the standard library's that hold other people's packages."""
+NOT_STANDARD = ("site-packages", "dist-packages", "__pycache__")
+"""Directories inside the standard library's that hold other people's packages, or caches that come and go."""
 
 
 class Found(NamedTuple):
@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 
 def standard_library() -> Found:
-    """Python's own library, without the packages that were installed into it.
+    """Python's own library, without the packages that were installed into it, and without its caches.
 
     :raises UsageError: this Python has none on disk.
     """

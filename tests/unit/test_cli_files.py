@@ -55,7 +55,7 @@ def test_a_directory_that_is_none_or_empty(tmp_path: Path, kind: str) -> None:
         collect(path)
 
 
-def test_the_standard_library_without_other_peoples_packages() -> None:
+def test_the_standard_library_without_other_peoples_packages_and_caches() -> None:
     found = standard_library()
     assert any(path.endswith("/json/__init__.py") for path in found.files)
-    assert not any("/site-packages/" in path for path in found.files)
+    assert not any("/site-packages/" in path or "/__pycache__/" in path for path in found.files)
