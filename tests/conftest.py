@@ -82,7 +82,7 @@ def server() -> Iterator[Server]:
 
 
 def _memory() -> str | None:
-    """A directory in memory, if there is enough: a database is hundreds of files, and a disk takes its time for them."""
+    """A directory in memory, if there is enough: a database is hundreds of files, for which a disk takes its time."""
     memory = "/dev/shm"
     try:
         room = shutil.disk_usage(memory).free > 4 * 2**30 and not os.statvfs(memory).f_flag & os.ST_NOEXEC
