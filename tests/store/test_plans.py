@@ -130,7 +130,7 @@ def hold(connection: psycopg.Connection[Any]) -> list[int]:
     """Give the first rows to the living supervisor, as many others to the dead one, and some to nobody."""
     connection.execute(
         "UPDATE scheduled_tasks_live AS task"
-        " SET status = 'processing', fence = 1, claimed_by = nullif(number % 3, 0),"
+        " SET status = 'processing', fence = 1, claimed_by = nullif(number %% 3, 0),"
         "     updated_at = now() - interval '2 hours'"
         " FROM (SELECT id, row_number() OVER (ORDER BY priority, id) AS number FROM scheduled_tasks_live) AS place"
         " WHERE task.id = place.id AND number <= least(%s, (SELECT count(*) / 2 FROM scheduled_tasks_live))",
