@@ -1,4 +1,4 @@
-"""``pgsched demo``: the main job on real input, with nothing set up.
+"""``pgsched demo``: all of it on real input, with nothing set up.
 
 Every regular file of a directory becomes a task that compresses it, in a queue of its own, so that a demo never
 touches anybody's tasks. The supervisor is the one that ``pgsched run`` starts. What is printed at the end was read
