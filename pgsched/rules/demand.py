@@ -160,10 +160,13 @@ def _share(due: list[Group], durations: Durations, places: int, seconds: float, 
     """Earlier groups take their fill; what they leave, in places and in seconds, goes to the later ones.
 
     A group that finds the seconds gone may still take one task, within an allowance of the same size again:
-    the earlier ones may turn out to have only a row each, and then the slots would starve.
+    the earlier ones may turn out to have only a row each, and then the slots would starve. Where a higher priority
+    could use all the seconds, the total has no room for that: a lower one then gets only what the higher one lacks.
     """
     wants: list[Want] = []
     allowance = seconds
+    total = 0
+    filled: int | None = None
     for group in due:
         if durations.is_long(group.task_type):
             quota = min(places, room)
@@ -176,9 +179,13 @@ def _share(due: list[Group], durations: Durations, places: int, seconds: float, 
             if quota <= 0 < places and each <= allowance:
                 quota = 1
                 allowance -= each
+            if filled is None and seconds < each:
+                filled = group.priority
         if quota > 0:
             wants.append(_want(group, quota))
-    return Plan(wants, min(room, sum(want.quota for want in wants)))
+            total += quota if filled is None or group.priority == filled else 0
+    total = min(room, total)
+    return Plan([want._replace(quota=min(want.quota, total)) for want in wants], total) if total else NOTHING
 
 
 def _want(group: Group, quota: int) -> Want:

@@ -90,6 +90,16 @@ class TestPlan:
         assert [want.queue for want in decided.wants] == ["a", "b", "d", "c"]
         assert decided.total == 500
 
+    def test_f75_a_lower_priority_gets_only_what_the_higher_one_lacks(self) -> None:
+        decided = planned(group("short", priority=1), group("long"), group("tiny"), slots=2)
+        assert quotas(decided)[0] == ("short", decided.total)
+        assert {want.task_type for want in decided.wants} > {"long"}
+
+    def test_f75_what_waits_of_a_higher_priority_is_not_overtaken(self) -> None:
+        found = group("short", priority=1), group("long")
+        assert planned(*found, free=0, backlog=waiting("short", 10)) == NOTHING
+        assert quotas(planned(group("long"), free=0, backlog=waiting("short", 10))) == [("long", 2)]
+
     def test_half_a_backlog_is_not_topped_up(self) -> None:
         assert planned(group("tiny"), free=0, backlog=waiting("tiny", 501)) == NOTHING
         assert quotas(planned(group("tiny"), free=0, backlog=waiting("tiny", 499))) == [("tiny", 500)]
