@@ -246,7 +246,8 @@ def test_a_task_enqueues_tasks_without_being_told_the_database(
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_worker_is_replaced_after_so_many_tasks(rows: Rows, pgsched_cli: CommandLine, method: str) -> None:
     ids = rows.add("pid", count=10)
-    options = ("--max-tasks-per-worker", "3", "--start-method", method)
+    # Each new worker gets its first task when it is ready, not at the next look.
+    options = ("--max-tasks-per-worker", "3", "--start-method", method, "--poll-interval", "60")
     command = pgsched_cli("run", APP, "--processes", "1", *options)
     rows.all_ended()
     pids = [rows.row(number).result for number in ids]

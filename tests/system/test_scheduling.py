@@ -1,0 +1,194 @@
+"""Which task runs next, and where: priorities, the unknown, the future, the tiny beside the long, the hoard."""
+
+import functools
+import itertools
+import signal
+import time
+
+import pytest
+
+from tests.audit import Audit
+from tests.support import Server, eventually
+from tests.system.conftest import CommandLine
+from tests.system.rows import Rows
+
+APP = "tests.system.tasks:app"
+PATIENCE = 1.0
+"""Seconds that a tiny task may wait beside a long one, on a machine that has other things to do."""
+
+
+@pytest.fixture
+def rows(server: Server, dsn: str) -> Rows:
+    return Rows(server, dsn)
+
+
+def waits(server: Server, dsn: str, ids: list[int]) -> list[float]:
+    """Seconds from due to done of each task that has completed."""
+    found = server.sql(
+        "SELECT extract(epoch FROM finished_at - run_at)::float8 FROM scheduled_tasks"
+        " WHERE id = ANY (%s) AND status = 'completed'",
+        ids,
+        dsn=dsn,
+    )
+    return [seconds for (seconds,) in found]
+
+
+def test_tiny_tasks_go_on_beside_a_long_one(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """Those that were sent ahead to the worker of a task that turns out long are taken back."""
+    pgsched_cli("run", APP, "--processes", "2")
+    # Teaches the supervisor that they are tiny.
+    rows.add("tick", count=500)
+    rows.all_ended()
+    tiny = rows.add("tick", count=300)
+    [long] = rows.add("tick", {"seconds": 5})
+    tiny += rows.add("tick", count=300)
+    eventually(lambda: rows.row(long).status == "processing", "the long one runs")
+    for _ in range(5):
+        tiny += rows.add("tick", count=20)
+        eventually(lambda: not rows.count("status IN ('queued', 'processing')") - 1, "the tiny ones are through")
+    assert rows.row(long).status == "processing", "they were not through before the long one ended"
+    slowest = max(waits(server, dsn, tiny))
+    print(f"the slowest of {len(tiny)} took {slowest:.3f} s")
+    assert slowest < PATIENCE
+
+
+def test_f71_one_supervisor_does_not_hoard_what_another_could_run(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    ids = rows.add("nap", {"seconds": 1.5}, count=10)
+    first = pgsched_cli("run", APP, "--processes", "2")
+    eventually(lambda: len(audit.entries()) == 2, "the first runs two")
+    second = pgsched_cli("run", APP, "--processes", "2")
+    most = 0
+
+    def ended() -> bool:
+        nonlocal most
+        holds = server.sql(
+            "SELECT count(*) FROM scheduled_tasks WHERE status = 'processing' GROUP BY claimed_by", dsn=dsn
+        )
+        most = max([most, *(count for (count,) in holds)])
+        return not rows.count("status IN ('queued', 'processing')")
+
+    eventually(ended, "all have ended", timeout=15)
+    assert most == 2, "more was claimed than could be run"
+    entries = audit.entries()
+    assert audit.executions() == dict.fromkeys(ids, 1)
+    shares = [sum(entry.parent == command.pid for entry in entries) for command in (first, second)]
+    assert min(shares) >= 2
+    took = max(entry.started for entry in entries) - min(entry.started for entry in entries)
+    print(f"shares {shares}, the last began {took:.2f} s after the first")
+    assert took < 3.5 * 1.5, "the first alone would have begun the last one after 4 rounds"
+
+
+def test_f67_what_nobody_here_knows_is_left_alone_and_delays_nothing(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    strange = rows.add("not yet deployed", count=100, priority=10)
+    near = rows.add("Nap", priority=5) + rows.add("nap ", priority=5) + rows.add("", priority=5)
+    known = rows.add("nap", count=10)
+    pgsched_cli("run", APP, "--processes", "1")
+    eventually(lambda: rows.count("status = 'completed'") == 10, "the known ones are run", timeout=5)
+    assert audit.executions() == dict.fromkeys(known, 1)
+    left = server.sql(
+        "SELECT status, fence, retry_count FROM scheduled_tasks WHERE id = ANY (%s)", strange + near, dsn=dsn
+    )
+    assert left == [("queued", 0, 0)] * 103
+    # The rolling deploy goes on.
+    pgsched_cli.module("newer", NEWER)
+    pgsched_cli("run", "newer:app", "--processes", "1")
+    eventually(lambda: rows.count("status = 'completed'") == 110, "the new code runs the rest", timeout=10)
+    assert rows.count("status = 'queued'") == 3
+
+
+NEWER = """
+from pgsched import App
+
+app = App()
+
+@app.task(name="not yet deployed")
+def new() -> None: ...
+"""
+
+
+def test_f70_a_hundred_thousand_future_tasks_of_high_priority_cost_nothing(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """Just after they came: the planner knows nothing of them."""
+    rows.add("nap", count=100_000, due=86400, priority=10)
+    now = rows.add("nap", count=10)
+    commands = [pgsched_cli("run", APP, "--processes", "1") for _ in range(2)]
+    for command in commands:
+        command.wait_for("registered")
+    started = time.monotonic()
+    eventually(lambda: rows.count("status = 'completed'") == 10, "those that are due are run", timeout=8)
+    print(f"ten due tasks in {time.monotonic() - started:.3f} s")
+    assert audit.executions() == dict.fromkeys(now, 1)
+    before = read_rows(server, dsn)
+    # Each of these makes both look, and one of them find it.
+    for number in range(1, 6):
+        [task] = rows.add("nap", priority=number)
+        eventually(functools.partial(completed, rows, task), "it is run")
+    # Each of our sessions reports what it has read about once a second.
+    eventually(lambda: read_rows(server, dsn) - before >= 5, "the statistics arrive")
+    read = read_rows(server, dsn) - before
+    print(f"{read} live rows were read for five tasks")
+    assert read < 5_000
+
+
+def completed(rows: Rows, task_id: int) -> bool:
+    return rows.row(task_id).status == "completed"
+
+
+def read_rows(server: Server, dsn: str) -> int:
+    """Rows and index entries of the live partition that anybody has read so far."""
+    return int(
+        server.value(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'scheduled_tasks_live'",
+            dsn=dsn,
+        )
+    )
+
+
+def test_f75_higher_priorities_go_first_and_equals_by_their_due_time(
+    rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """Strict: a low priority waits until nothing higher is due."""
+    low = rows.add("nap", count=5, priority=-1, due=-60)
+    late, early = rows.add("nap", count=5, due=-10), rows.add("nap", count=5, due=-20)
+    high = rows.add("nap", count=5, priority=10)
+    pgsched_cli("run", APP, "--processes", "1")
+    rows.all_ended()
+    assert [entry.task_id for entry in audit.entries()] == high + early + late + low
+
+
+def test_f75_a_retry_waits_its_time_and_lets_others_pass(rows: Rows, pgsched_cli: CommandLine, audit: Audit) -> None:
+    [failing] = rows.add("refuse", max_retries=5, due=-10)
+    normal = rows.add("nap", {"seconds": 0.01}, count=60)
+    pgsched_cli("run", APP, "--processes", "1")
+    rows.all_ended()
+    assert (rows.row(failing).status, rows.row(failing).retry_count) == ("failed", 5)
+    assert audit.executions() == dict.fromkeys(normal, 1) | {failing: 6}
+    order = [entry.task_id for entry in audit.entries()]
+    runs = [len(list(group)) for task_id, group in itertools.groupby(order) if task_id == failing]
+    assert order[0] == failing
+    assert len(runs) >= 3, "its attempts came one right after the other"
+    assert order[-1] != failing or order.index(normal[-1]) > 30
+
+
+def test_f75_a_recovered_task_keeps_its_place(rows: Rows, pgsched_cli: CommandLine, audit: Audit) -> None:
+    [important] = rows.add("nap", {"seconds": 0.5}, priority=10)
+    options = ("--processes", "1", "--lease", "60")
+    command = pgsched_cli("run", APP, *options)
+    eventually(audit.entries, "it runs")
+    command.signal(signal.SIGKILL)
+    command.wait()
+    rows.add("nap", {"seconds": 0.05}, count=20, priority=1)
+    pgsched_cli("run", APP, *options)
+    rows.all_ended()
+    order = [entry.task_id for entry in audit.entries()]
+    assert order[0] == important
+    # The successor may have begun with others before it has found its predecessor dead.
+    assert order[1:].index(important) < 10
+    assert rows.row(important).retry_count == 1
