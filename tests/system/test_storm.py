@@ -62,6 +62,8 @@ def test_every_task_ends_by_the_rules_while_workers_and_supervisors_die(
 
     eventually(ended, "no task is left", timeout=150, every=0.1)
     assert kills > 0, "the storm was over before it began"
+    # It may have come back just now, and a process that is still starting dies by the signal.
+    victim.wait_for("registered")
     for command in (steady, victim):
         command.signal(signal.SIGTERM)
         assert command.wait(20).code == 0, command
