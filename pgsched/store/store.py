@@ -15,7 +15,7 @@ from pgsched.model import Claim, Group, Identity, Verdict, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claims_of
 from pgsched.store.exchanging import Exchanged, Exchanger
-from pgsched.store.line import REFUSED_DATA, Line
+from pgsched.store.line import REFUSED_DATA, Line, Statement
 from pgsched.store.line import again as retried
 from pgsched.store.listening import listen
 from pgsched.store.outage import Outage
@@ -126,14 +126,13 @@ class Store:
     async def reap(self, supervisor_id: int, limit: int) -> list[Claim]:
         """Take over claims of dead supervisors, and those that nobody owns; needs a live lease of one's own.
 
-        :param limit: how many at most; fewer mean that there are no more.
+        Dead supervisors that hold nothing any more are deleted.
+
+        :param limit: how many of either kind at most; fewer in all mean that there are no more.
         """
-        claims = claims_of(await self._ask(self._upkeep, "reap", supervisor_id, limit))
-        if len(claims) < limit:
-            claims += claims_of(await self._ask(self._upkeep, "reap_ownerless", supervisor_id, limit - len(claims)))
-        if len(claims) < limit:
-            await self._ask(self._upkeep, "bury")
-        return claims
+        mine = (str(supervisor_id), str(limit))
+        dead, ownerless, _ = await self._run(self._upkeep, ("reap", mine), ("reap_ownerless", mine), ("bury", ()))
+        return claims_of(dead + ownerless)
 
     async def confirm(self, supervisor_id: int, claims: Sequence[tuple[int, int]]) -> set[int]:
         """Of these (task id, fence), the ids that are still the supervisor's.
@@ -173,11 +172,14 @@ class Store:
     async def _ask(self, line: Line, name: str, *parameters: object) -> list[Any]:
         # As text, a parameter has the type that the statement gives it, whatever its size; see PostgreSQL's "unknown".
         texts = tuple(None if value is None else str(value) for value in parameters)
+        [rows] = await self._run(line, (name, texts))
+        return rows
+
+    async def _run(self, line: Line, *statements: Statement) -> list[list[Any]]:
         try:
-            [rows] = await retried(lambda: line.run((name, texts)))
+            return await retried(lambda: line.run(*statements))
         except REFUSED_DATA as error:
             raise DatabaseError(one_line(error)) from None
-        return rows
 
 
 def _columns(claims: Sequence[tuple[int, int]]) -> tuple[str, str]:
