@@ -105,12 +105,22 @@ class Line:
     async def _transaction(self, connection: Connection, statements: tuple[Statement, ...]) -> list[list[Any]]:
         # Without BEGIN, all up to the pipeline's end is one transaction. Nothing is fetched before that: a fetch would
         # be a round trip of its own, and an answer that is not yet committed.
-        cursors = []
-        async with connection.pipeline():
-            for name, parameters in (self._hints, *statements):
-                cursor = psycopg.AsyncRawCursor(connection)
-                await cursor.execute(load(name), parameters or None, prepare=not self._pooled)
-                cursors.append(cursor)
+        cursors: list[psycopg.AsyncCursor[Any]] = []
+        lost: psycopg.Error | None = None
+        try:
+            async with connection.pipeline():
+                try:
+                    for name, parameters in (self._hints, *statements):
+                        cursor = psycopg.AsyncRawCursor(connection)
+                        await cursor.execute(load(name), parameters or None, prepare=not self._pooled)
+                        cursors.append(cursor)
+                except psycopg.Error as error:
+                    # Kept, because a pipeline that is left by an error logs a second one that it meets on its way out.
+                    lost = error
+        except psycopg.Error as error:
+            raise lost or error from None
+        if lost:
+            raise lost
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors[1:]]
 
 
