@@ -1,0 +1,1 @@
+UPDATE scheduled_tasks SET status = 'completed', updated_at = NOW() WHERE id = $1
