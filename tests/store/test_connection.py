@@ -1,0 +1,362 @@
+"""Connections that fail, hang, lie or change sides; what is logged of it; and that no password ever is."""
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from pgsched.errors import DatabaseError, DeadlineError, UsageError
+from pgsched.events import FIELDS
+from pgsched.store import redaction
+from pgsched.store.connection import connect, connect_sync, deadline, redact
+from pgsched.store.outage import Outage
+from pgsched.store.sql import load
+from pgsched.store.store import Store
+from tests.proxy import Proxy
+from tests.store.desk import WANT, Table, completed, supervisor
+from tests.support import Server, database_of, eventually_async
+
+Connect = Callable[..., psycopg.Connection]
+PASSWORD = "s3cr3t!pw"
+
+
+@pytest.fixture
+def table(connect: Connect) -> Table:
+    return Table(connect())
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets that one test made known shall not help another."""
+    monkeypatch.setattr(redaction, "_secrets", set())
+
+
+@pytest.mark.usefixtures("forgetful")
+class TestRedact:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "postgresql://me:s3cr3t%21pw@host:5432/db",
+            "postgres://me:s3cr3t!pw@host/db?sslmode=require",
+            "postgresql://me:s3cr3t!pw@more@host/db",
+            "postgresql://host/db?user=me&password=s3cr3t%21pw&sslmode=require",
+            "host=h password=s3cr3t!pw user=me",
+            "host=h password = 's3cr3t!pw with space' user=me",
+            r"password='s3cr3t!pw with \' quote' user=me",
+            "host=h password='s3cr3t!pw never closed",
+            "connect(host='h', password='s3cr3t!pw', user='me')",
+            "two: postgresql://a:s3cr3t!pw@h/d and postgresql://b:s3cr3t%21pw@h/d",
+        ],
+    )
+    def test_the_shapes_of_a_dsn(self, text: str) -> None:
+        shown = redact(text)
+        for secret in ("s3cr3t", "with space", "quote'", "more@"):
+            assert secret not in shown
+        assert "***" in shown
+
+    def test_the_rest_stays(self) -> None:
+        shown = redact("postgresql://me:pw1@host:5432/db?sslmode=require host=h password=pw1 user=me")
+        assert shown == "postgresql://me:***@host:5432/db?sslmode=require host=h password=*** user=me"
+        assert redact("postgresql://me@host/db") == "postgresql://me@host/db"
+
+    async def test_a_password_once_used_is_known_wherever_it_turns_up(self) -> None:
+        dsn = f"postgresql://me:{quote(PASSWORD)}@127.0.0.1:1/db"
+        with pytest.raises(DatabaseError):
+            await connect(dsn, timeout=2)
+        assert redact(f"it says {PASSWORD}, or {quote(PASSWORD)}") == "it says ***, or ***"
+
+    def test_pgpassword_is_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PGPASSWORD", PASSWORD)
+        assert redact(f"authentication with {PASSWORD} failed") == "authentication with *** failed"
+
+    async def test_a_password_that_is_the_users_name_does_not_hide_that(self) -> None:
+        with pytest.raises(DatabaseError, match="user postgres"):
+            await connect("postgresql://postgres:postgres@127.0.0.1:1/db", timeout=2)
+
+
+@pytest.mark.usefixtures("forgetful")
+class TestConnect:
+    @pytest.mark.parametrize(
+        "dsn",
+        [
+            f"postgresql://me:{quote(PASSWORD)}@127.0.0.1:1/db",
+            f"host=127.0.0.1 port=1 user=me dbname=db password='{PASSWORD}'",
+        ],
+    )
+    async def test_f82_a_refusal_is_one_line_that_names_all_but_the_password(self, dsn: str) -> None:
+        with pytest.raises(DatabaseError) as refused:
+            await connect(dsn, timeout=2)
+        with pytest.raises(DatabaseError) as refused_too:
+            connect_sync(dsn, timeout=2)
+        for text in (str(refused.value), str(refused_too.value)):
+            assert text.startswith("cannot connect to 127.0.0.1 port 1 (database db, user me): ")
+            assert "refused" in text
+            assert "\n" not in text
+            assert "s3cr3t" not in text
+        assert refused.value.__cause__ is None
+
+    @pytest.mark.parametrize(
+        "dsn",
+        [
+            f"host=h password={PASSWORD} more",
+            f"host=h password='{PASSWORD}",
+            f"postgresql://me:{PASSWORD}@h:port/db",
+            f"postgresql://me:{PASSWORD}@h/db?nonsense=1",
+            f"postgresql://[me:{PASSWORD}@h/db",
+            f"{PASSWORD}",
+            f"host=h pasword={PASSWORD}",
+        ],
+    )
+    async def test_f82_a_malformed_dsn(self, dsn: str) -> None:
+        for attempt in (lambda: connect_sync(dsn, timeout=2), lambda: asyncio.run(connect(dsn, timeout=2))):
+            with pytest.raises((UsageError, DatabaseError)) as wrong:
+                await asyncio.to_thread(attempt)
+            assert "s3cr3t" not in str(wrong.value)
+            assert "\n" not in str(wrong.value)
+
+    async def test_a_wrong_database_is_named(self, dsn: str) -> None:
+        with pytest.raises(DatabaseError, match='database "nowhere_at_all" does not exist'):
+            await connect(psycopg.conninfo.make_conninfo(dsn, dbname="nowhere_at_all"), timeout=5)
+
+    async def test_f33_a_silent_server_is_given_up(self, proxy: Proxy) -> None:
+        proxy.silence()
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match=r"no answer from 127.0.0.1 port \d+ .* within 0.5 s"):
+            await connect(proxy.dsn, timeout=0.5)
+        assert time.monotonic() - started < 2
+        proxy.pass_on()
+
+    async def test_a_silent_first_host_does_not_hide_the_second(self, dsn: str, proxy: Proxy, server: Server) -> None:
+        good = psycopg.conninfo.conninfo_to_dict(dsn)
+        both = psycopg.conninfo.make_conninfo(
+            dsn, host=f"127.0.0.1,{good.get('host') or '127.0.0.1'}", port=f"{proxy.port},{good.get('port') or 5432}"
+        )
+        proxy.silence()
+        connection = await connect(both, timeout=2)
+        await connection.close()
+        proxy.pass_on()
+
+    async def test_f56_text_is_utf8_whatever_the_server_was_told(self, dsn: str, server: Server) -> None:
+        server.sql(f"ALTER DATABASE \"{database_of(dsn)}\" SET client_encoding = 'LATIN1'")
+        connection = await connect(dsn, timeout=5)
+        assert connection.info.encoding == "utf-8"
+        await connection.close()
+
+    async def test_a_name_of_the_users_own_stays(self, dsn: str) -> None:
+        connection = await connect(f"{dsn} application_name=mine", timeout=5, application_name="ours")
+        assert connection.info.parameter_status("application_name") == "mine"
+        await connection.close()
+
+
+class TestDeadline:
+    async def test_a_silent_server_is_cut_off(self, proxy: Proxy) -> None:
+        connection = await connect(proxy.dsn, timeout=5)
+        proxy.silence()
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match=r"within 0.3 s"):
+            await deadline(connection, connection.execute("SELECT 1"), 0.3)
+        assert time.monotonic() - started < 1
+        await connection.close()
+        proxy.pass_on()
+
+    async def test_one_that_is_cancelled_does_not_wait_for_it_either(self, proxy: Proxy) -> None:
+        async with supervisor(proxy.dsn) as me:
+            proxy.silence()
+            call = asyncio.create_task(me.store.renew(me.id, 60))
+            await asyncio.wait({call}, timeout=0.1)
+            started = time.monotonic()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert time.monotonic() - started < 1
+            proxy.pass_on()
+            assert await me.store.renew(me.id, 60)
+
+    async def test_the_next_call_has_a_new_connection(self, proxy: Proxy) -> None:
+        async with supervisor(proxy.dsn, db_timeout=0.5) as me:
+            proxy.silence()
+            with pytest.raises(DeadlineError):
+                await me.store.renew(me.id, 60)
+            proxy.pass_on()
+            assert await me.store.renew(me.id, 60)
+
+    async def test_the_server_gives_up_on_a_statement_that_nobody_waits_for(
+        self, dsn: str, server: Server, table: Table, connect: Connect
+    ) -> None:
+        holder = connect(autocommit=False)
+        holder.execute("LOCK TABLE pgsched_supervisors")
+        store = Store(dsn, db_timeout=0.5)
+        with pytest.raises(DatabaseError):
+            await store.renew(1, 60)
+        await eventually_async(lambda: not server.waits_for_lock(dsn), "the backend stops waiting", timeout=3)
+        holder.rollback()
+        await store.close()
+
+    async def test_a_limit_that_the_role_has_stays(self, dsn: str, server: Server) -> None:
+        server.sql(f"ALTER DATABASE \"{database_of(dsn)}\" SET statement_timeout = '1234ms'")
+        store = Store(dsn)
+        await store.open()
+
+        async def limit(connection: psycopg.AsyncConnection) -> str:
+            async with connection.pipeline():
+                await psycopg.AsyncRawCursor(connection).execute(load("hints"), ("9000",))
+                cursor = await connection.execute("SHOW statement_timeout")
+            return str((await cursor.fetchone() or ("",))[0])
+
+        assert await store._work.call(limit) == "1234ms"
+        await store.close()
+
+    async def test_f49_no_call_leaves_a_transaction_open(self, dsn: str, server: Server, table: Table) -> None:
+        table.insert(2)
+        async with supervisor(dsn) as me:
+            claims = await me.claim()
+            await me.settle(*map(completed, claims))
+            await me.store.depth()
+            await me.store.discover(["a"], None)
+            assert {backend.state for backend in server.backends(dsn) if "pgsched" in backend.application_name} == {
+                "idle"
+            }
+
+
+class TestLoss:
+    async def test_f37_terminated_sessions_are_replaced(self, dsn: str, server: Server, table: Table) -> None:
+        table.insert(3)
+        async with supervisor(dsn) as me:
+            claims = await me.claim()
+            server.terminate(dsn, "pgsched %")
+            with pytest.raises(DatabaseError):
+                await me.settle(*map(completed, claims))
+            assert await me.settle(*map(completed, claims), again=True) == [True] * 3
+            with pytest.raises(DatabaseError):
+                await me.store.renew(me.id, 60)
+            assert await me.store.renew(me.id, 60)
+
+    async def test_f36_a_connection_to_a_read_only_server_is_dropped(
+        self, dsn: str, server: Server, table: Table
+    ) -> None:
+        name = database_of(dsn)
+        table.insert()
+        server.sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        store = Store(dsn)
+        await store.open()
+        server.sql(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        # The old session stays what it was; only another connection helps.
+        with pytest.raises(DatabaseError, match="read-only"):
+            await store.exchange(1, [], [WANT], 1)
+        assert (await store.exchange(1, [], [WANT], 1)).lease_alive is False
+        await store.close()
+
+    async def test_a_claim_whose_reply_was_lost_comes_back_as_strays(self, proxy: Proxy, table: Table) -> None:
+        table.insert(3)
+        async with supervisor(proxy.dsn) as me:
+            proxy.swallow()
+            with pytest.raises(DatabaseError):
+                await me.claim()
+            assert table.statuses() == {"processing": 3}
+            assert await me.store.strays(me.id, []) == 3
+            assert {claim.fence for claim in await me.claim()} == {3}
+
+    async def test_f39_a_pooled_store_leaves_nothing_in_the_session(self, dsn: str, table: Table) -> None:
+        table.insert(20)
+
+        async def session(connection: psycopg.AsyncConnection) -> list[tuple[object, ...]]:
+            cursor = await connection.execute(
+                "SELECT (SELECT count(*) FROM pg_prepared_statements), current_setting('enable_seqscan'),"
+                " current_setting('default_transaction_isolation') = reset_val"
+                " FROM pg_settings WHERE name = 'default_transaction_isolation'"
+            )
+            return await cursor.fetchall()
+
+        async with supervisor(dsn, pooled=True) as me, supervisor(dsn) as other:
+            for _ in range(10):
+                await me.settle(*map(completed, await me.claim(total=1)))
+                await other.settle(*map(completed, await other.claim(total=1)))
+            assert await me.store._work.call(session) == [(0, "on", True)]
+            assert await other.store._work.call(session) != [(0, "on", True)]
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.msg for record in caplog.records if hasattr(record, FIELDS)]
+
+
+class TestOutage:
+    async def test_f86_an_outage_is_told_once_and_its_end_too(
+        self, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with supervisor(proxy.dsn) as me:
+            proxy.refuse()
+            for _ in range(50):
+                with pytest.raises(DatabaseError):
+                    await me.store.renew(me.id, 60)
+                with pytest.raises(DatabaseError):
+                    await me.store.depth()
+            proxy.pass_on()
+            assert await me.store.renew(me.id, 60)
+            await me.store.depth()
+        assert [record.msg for record in caplog.records] == ["database_lost", "database_back"]
+        fields = getattr(caplog.records[0], FIELDS)
+        assert "server closed the connection" in fields["error"]
+        assert "\n" not in fields["error"]
+        assert me.store.outage.count == 1
+
+    async def test_f86_a_server_that_refuses_in_words(self, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+        async with supervisor(proxy.dsn) as me:
+            proxy.cut()
+            for sqlstate, words in (("57P03", "the database system is starting up"), ("53300", "too many clients")):
+                proxy.reject(sqlstate, words)
+                for _ in range(3):
+                    with pytest.raises(DatabaseError):
+                        await me.store.renew(me.id, 60)
+            proxy.pass_on()
+            assert await me.store.renew(me.id, 60)
+        assert events(caplog) == ["database_lost", "database_back"]
+
+    def test_the_longer_it_lasts_the_less_is_said(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        now = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        outage = Outage()
+        told = []
+        for second in range(4000):
+            now = float(second)
+            before = len(caplog.records)
+            outage.failed(DatabaseError("away"))
+            if len(caplog.records) > before:
+                told.append(second)
+        assert told[:5] == [0, 10, 30, 70, 150]
+        assert max(after - before for before, after in itertools.pairwise(told)) <= 300
+        assert len(told) < 20
+        outage.succeeded()
+        outage.succeeded()
+        assert caplog.records[-1].msg == "database_back"
+        assert getattr(caplog.records[-1], FIELDS)["seconds"] == 3999
+        assert caplog.records[-1].levelno == logging.WARNING
+
+    async def test_no_driver_noise(self, dsn: str, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.WARNING)
+        async with supervisor(dsn) as me:
+            for _ in range(3):
+                server.terminate(dsn, "pgsched %")
+                with pytest.raises(DatabaseError):
+                    await me.store.renew(me.id, 60)
+                assert await me.store.renew(me.id, 60)
+        assert {record.name for record in caplog.records} == {"pgsched"}
+
+
+def test_this_process_has_no_open_connections_left(dsn: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    async def work() -> None:
+        for _ in range(5):
+            async with supervisor(dsn) as me:
+                await me.store.depth()
+
+    asyncio.run(work())
+    assert len(os.listdir("/proc/self/fd")) <= before

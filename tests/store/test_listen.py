@@ -1,0 +1,133 @@
+"""Hints: who is woken, by what, and what happens when the listening connection is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import psycopg
+import pytest
+
+from pgsched.errors import DatabaseError
+from pgsched.store import listening
+from tests.proxy import Proxy
+from tests.store.desk import Table, completed, released, supervisor
+from tests.support import Server, eventually_async
+
+Connect = Callable[..., psycopg.Connection]
+
+
+@pytest.fixture
+def table(connect: Connect) -> Table:
+    return Table(connect())
+
+
+async def hint(hints: AsyncIterator[str]) -> str:
+    async with asyncio.timeout(10):
+        return await anext(hints)
+
+
+async def nothing_but(hints: AsyncIterator[str], table: Table) -> None:
+    """Demand that nothing came before a hint of our own."""
+    table.sql("SELECT pg_notify('pgsched', 'the end')")
+    assert await hint(hints) == "the end"
+
+
+async def test_an_insert_wakes_one_who_sleeps_and_nobody_else(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, me.store.listen() as hints:
+        table.insert()
+        await nothing_but(hints, table)
+        await me.store.set_listening(me.id, True)
+        table.insert(100)
+        assert await hint(hints) == ""
+        await nothing_but(hints, table)
+        await me.store.set_listening(me.id, False)
+        table.insert()
+        await nothing_but(hints, table)
+
+
+async def test_nobody_is_woken_for_the_dead(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, me.store.listen() as hints:
+        await me.store.set_listening(me.id, True)
+        table.expire(me.id)
+        table.insert()
+        await nothing_but(hints, table)
+
+
+async def test_a_settle_wakes_nobody(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, me.store.listen() as hints:
+        table.insert(2)
+        await me.store.set_listening(me.id, True)
+        first, second = await me.claim()
+        assert await me.settle(completed(first), released(second)) == [True, True]
+        await nothing_but(hints, table)
+
+
+async def test_a_payload_is_handed_on(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, me.store.listen() as hints:
+        table.sql("SELECT pg_notify('pgsched', 'cancel')")
+        assert await hint(hints) == "cancel"
+
+
+async def test_f40_a_lost_connection_raises(dsn: str, server: Server) -> None:
+    async with supervisor(dsn) as me:
+
+        async def listen() -> None:
+            async with me.store.listen() as hints:
+                server.terminate(dsn, "pgsched listen")
+                await hint(hints)
+
+        with pytest.raises(DatabaseError, match="listening connection"):
+            await listen()
+        async with me.store.listen():
+            pass
+
+
+async def test_f40_a_silent_connection_raises(
+    dsn: str, proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch, table: Table
+) -> None:
+    monkeypatch.setattr(listening, "SILENCE", 0.2)
+
+    def asked() -> bool:
+        backends = server.backends(dsn)
+        return any(b.application_name == "pgsched listen" and "SELECT 1" in b.query for b in backends)
+
+    async with supervisor(proxy.dsn, db_timeout=0.5) as me:
+
+        async def listen() -> None:
+            async with me.store.listen() as hints:
+                quiet = asyncio.create_task(hint(hints))
+                await eventually_async(asked, "the quiet connection is asked whether it lives")
+                table.sql("SELECT pg_notify('pgsched', 'x')")
+                assert await quiet == "x"
+                proxy.silence()
+                await hint(hints)
+
+        with pytest.raises(DatabaseError):
+            await listen()
+        proxy.pass_on()
+
+
+async def test_a_server_that_is_away_raises_at_once(proxy: Proxy) -> None:
+    async with supervisor(proxy.dsn) as me:
+        proxy.refuse()
+        with pytest.raises(DatabaseError, match="cannot connect"):
+            async with me.store.listen():
+                pass
+
+
+async def test_one_that_is_cancelled_ends_at_once(proxy: Proxy) -> None:
+    async with supervisor(proxy.dsn) as me:
+
+        async def listen() -> None:
+            async with me.store.listen() as hints:
+                ready.set()
+                await anext(hints)
+
+        ready = asyncio.Event()
+        task = asyncio.create_task(listen())
+        await ready.wait()
+        proxy.silence()
+        task.cancel()
+        async with asyncio.timeout(2):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        proxy.pass_on()
