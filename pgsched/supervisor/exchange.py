@@ -6,6 +6,7 @@ gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -121,6 +122,14 @@ class Exchange:
         """Start over under a new lease."""
         self.supervisor_id = supervisor_id
         self._listening = False
+
+    async def leave(self) -> None:
+        """Give the lease up; to be called when nothing is held any more."""
+        try:
+            await self._store.strays(self.supervisor_id, [])
+            await self._store.deregister(self.supervisor_id)
+        except DatabaseError as error:
+            self._observer.event("not_deregistered", logging.WARNING, error=str(error))
 
     def forget(self) -> list[Verdict]:
         """Drop every verdict, because the lease under which they were earned is gone; return them."""

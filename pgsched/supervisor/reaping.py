@@ -4,12 +4,13 @@ Every supervisor reaps; there is no leader. A reap is one more outcome ("lost") 
 as any other, so it needs no free slot. Runs in the supervisor's loop under a lease of its own.
 """
 
-import asyncio
 from collections.abc import Callable
 
+from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Identity, Outcome
 from pgsched.rules.verdict import lost
 from pgsched.store.store import Store
+from pgsched.supervisor.exchange import Exchange
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.identity import started_ticks
 from pgsched.supervisor.observer import Observer
@@ -26,37 +27,42 @@ class Reaper:
         store: Store,
         identity: Identity,
         holdings: Holdings,
+        exchange: Exchange,
         observer: Observer,
         *,
         supervisor_id: int,
         interval: float,
-        quiet: asyncio.Lock,
-        may_have_strays: Callable[[], bool],
         on_outcome: Callable[[Claim, Outcome], None],
     ) -> None:
         self._store = store
         self._identity = identity
         self._holdings = holdings
+        self._exchange = exchange
         self._observer = observer
         self._supervisor_id = supervisor_id
         self._interval = interval
-        self._quiet = quiet
-        self._may_have_strays = may_have_strays
         self._on_outcome = on_outcome
 
     async def turn(self) -> float:
         """Reap everything there is; return the reap interval."""
         await self._bury_neighbours()
-        if self._may_have_strays():
+        if self._exchange.may_have_strays():
             await self._release_strays()
         while True:
-            claims = await self._store.reap(self._supervisor_id, BATCH)
+            claims = await self._reap()
             self._holdings.add(claims)
             self._observer.reaped(claims)
             for claim in claims:
                 self._on_outcome(claim, lost())
             if len(claims) < BATCH:
                 return self._interval
+
+    async def _reap(self) -> list[Claim]:
+        try:
+            return await self._store.reap(self._supervisor_id, BATCH)
+        except DatabaseError:
+            self._exchange.suspect_strays()
+            raise
 
     async def _bury_neighbours(self) -> None:
         """End at once the leases of supervisors of this host whose process is gone."""
@@ -72,5 +78,5 @@ class Reaper:
 
     async def _release_strays(self) -> None:
         # With no claim in flight, every row under our name that we do not hold comes from a lost reply.
-        async with self._quiet:
+        async with self._exchange.quiet:
             await self._store.strays(self._supervisor_id, self._holdings.ids())

@@ -38,6 +38,8 @@ STUCK = 4 * demand.AHEAD_SECONDS
 """Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
 FINAL_ATTEMPTS = 2
 """How often the last settle is tried before it is left to the reapers of others."""
+LAST_CLAIM = 1.0
+"""Seconds that a claim under way gets to be answered after a second signal."""
 DEFAULT_RETRY = Retry()
 """For claims of types that only another supervisor knows (it died, we reaped)."""
 
@@ -165,6 +167,7 @@ class Supervisor:
             return supervisor_id
 
     def _duties(self, exchange: Exchange, supervisor_id: int) -> list[Duty]:
+        assert self._identity is not None
         settings, store, observer = self.settings, self._store, self._observer
         watcher = Watcher(
             store,
@@ -178,13 +181,12 @@ class Supervisor:
         watch = Duty("watch", watcher.turn, observer)
         reaper = Reaper(
             store,
-            self._known_identity(),
+            self._identity,
             self._holdings,
+            exchange,
             observer,
             supervisor_id=supervisor_id,
             interval=settings.reap_interval,
-            quiet=exchange.quiet,
-            may_have_strays=exchange.may_have_strays,
             on_outcome=self._conclude,
         )
         renewal = Renewal(store, self._trust, supervisor_id=supervisor_id, lease=settings.lease)
@@ -208,10 +210,6 @@ class Supervisor:
         if settings.prune_older_than is not None:
             duties.append(Duty("prune", Pruner(store, observer, older_than=settings.prune_older_than).turn, observer))
         return duties
-
-    def _known_identity(self) -> Identity:
-        assert self._identity is not None
-        return self._identity
 
     async def _void(self, exchange: Exchange, supervisor_id: int) -> None:
         """The lease is gone, and with it every claim: stop the workers, write nothing."""
@@ -257,6 +255,12 @@ class Supervisor:
         if self._pool.running() and not self._force_asked.is_set():
             self._stop_running(OutcomeKind.INTERRUPTED, "drain")
             await race(self._until_idle(), self._force_asked.wait())
+        # The claim under way, if there is one, may be committed: cut off, it would leave its rows under our name.
+        await race(self._exchange.rest(), self._overdue())
+
+    async def _overdue(self) -> None:
+        await self._force_asked.wait()
+        await asyncio.sleep(LAST_CLAIM)
 
     async def _finish(self) -> None:
         """Kill what is left, write what is known, give the lease up: never raises, ends within a few deadlines."""
@@ -268,10 +272,7 @@ class Supervisor:
         if exchange is not None and exchange.supervisor_id:
             await self._settle_rest(exchange)
             if not self._holdings:
-                try:
-                    await self._store.deregister(exchange.supervisor_id)
-                except DatabaseError as error:
-                    self._observer.event("not_deregistered", logging.WARNING, error=str(error))
+                await exchange.leave()
         await self._store.close()
         self._become(SupervisorState.STOPPED)
 
