@@ -32,17 +32,27 @@ class Command:
     :param arguments: what comes after ``pgsched``.
     :param environment: on top of the test's own, without any ``PG…`` and ``PGSCHED_…`` variable of that.
     :param directory: the working directory; modules there can be imported.
+    :param wrapper: a command that is to start this one, with its arguments.
+    :param stdin: a descriptor; default an empty input.
     """
 
-    def __init__(self, arguments: tuple[str, ...], environment: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self,
+        arguments: tuple[str, ...],
+        environment: Mapping[str, str],
+        directory: Path,
+        *,
+        wrapper: tuple[str, ...] = (),
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         paths = {"PYTHONPATH": os.pathsep.join((str(directory), str(ROOT))), "PYTHONUNBUFFERED": "1"}
         self.arguments = arguments
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pgsched", *arguments],
+            [*wrapper, sys.executable, "-m", "pgsched", *arguments],
             cwd=directory,
             env={**inherited, **paths, **environment},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,

@@ -21,16 +21,22 @@ TABLE = """
     );
     CREATE FUNCTION note_history() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
+        IF tg_op = 'DELETE' THEN
+            INSERT INTO history (id, before, after, fence_before, fence_after, owner_before)
+            VALUES (old.id, old.status, 'ended', old.fence, old.fence, old.claimed_by);
+            RETURN old;
+        END IF;
         INSERT INTO history (id, before, after, fence_before, fence_after, owner_before, owner_after)
         VALUES (old.id, old.status, new.status, old.fence, new.fence, old.claimed_by, new.claimed_by);
         RETURN new;
     END $$;
-    CREATE TRIGGER note_history BEFORE UPDATE ON scheduled_tasks_live FOR EACH ROW EXECUTE FUNCTION note_history();
+    CREATE TRIGGER note_history BEFORE UPDATE OR DELETE ON scheduled_tasks_live
+    FOR EACH ROW EXECUTE FUNCTION note_history();
 """
 
 
 class Change(NamedTuple):
-    """One update of one row."""
+    """One update of one row, or its removal from the live ones: then ``after`` is "ended"."""
 
     task_id: int
     before: str
@@ -52,7 +58,8 @@ class History:
     def changes(self) -> list[Change]:
         """Everything that happened, in order."""
         rows = self._server.sql(
-            "SELECT id, before, after, fence_before, fence_after, owner_before, owner_after FROM history ORDER BY entry",
+            "SELECT id, before, after, fence_before, fence_after, owner_before, owner_after FROM history"
+            " ORDER BY entry",
             dsn=self._dsn,
         )
         return [Change(*row) for row in rows]

@@ -4,6 +4,7 @@
 database; ``pgsched_cli.run(...)`` also waits for its end. Task functions sign in with :mod:`tests.audit`.
 """
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -23,9 +24,16 @@ class CommandLine:
         self.environment = dict(environment)
         self.commands: list[Command] = []
 
-    def __call__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Command:
-        """Start a command. `environment` adds to :attr:`environment`."""
-        command = Command(arguments, {**self.environment, **(environment or {})}, self.directory)
+    def __call__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        wrapper: tuple[str, ...] = (),
+        stdin: int = subprocess.DEVNULL,
+    ) -> Command:
+        """Start a command. `environment` adds to :attr:`environment`; for the rest see :class:`Command`."""
+        combined = {**self.environment, **(environment or {})}
+        command = Command(arguments, combined, self.directory, wrapper=wrapper, stdin=stdin)
         self.commands.append(command)
         return command
 
