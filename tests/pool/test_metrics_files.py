@@ -19,10 +19,9 @@ from pgsched.errors import UsageError
 from pgsched.ops.directory import PREFIX, VARIABLE, MetricsDirectory, make_directory
 from pgsched.ops.recorder import NoRecorder, Recorder, make, recorder_path
 from tests.scraped import Scraped
-from tests.support import ROOT, eventually
+from tests.support import ROOT
 
 DURATION = "scheduler_task_execution_duration_seconds"
-SCRAPE_LIMIT = 0.1
 """Seconds that a scrape of 16 slots may take."""
 
 
@@ -479,20 +478,3 @@ class TestDirectory:
     def test_a_place_that_cannot_be_used_is_one_clear_line(self, place: str) -> None:
         with pytest.raises(UsageError, match=f"^{VARIABLE} '{place}': must be a directory that can be written to"):
             make_directory({VARIABLE: place})
-
-
-def test_a_scrape_of_16_slots_is_quick(directory: Path) -> None:
-    for slot in range(16):
-        recorder = Recorder(recorder_path(directory, f"slot{slot}"))
-        for number in range(10):
-            for status in ("completed", "failed"):
-                recorder.ran(f"type-{number}", status, 0.1, 0.1)
-        recorder.close()
-
-    def seconds() -> float:
-        started = time.perf_counter()
-        assert Scraped.from_directory(directory).total(f"{DURATION}_count") == 320
-        return time.perf_counter() - started
-
-    # The parser of the test is in it too.
-    eventually(lambda: seconds() < SCRAPE_LIMIT, timeout=10)
