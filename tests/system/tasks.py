@@ -30,8 +30,11 @@ def nap(seconds: float = 0.0) -> str:
 
 
 @app.task(retry=at_once)
-def tick(seconds: float = 0.0) -> None:
-    """Leaves no entry, so that it is tiny."""
+def tick(seconds: float = 0.0, note: str | None = None) -> None:
+    """Leaves no entry, so that it is tiny; at most its id in a file."""
+    if note is not None:
+        with open(note, "a") as file:
+            file.write(f"{current_task().id}\n")
     time.sleep(seconds)
 
 
