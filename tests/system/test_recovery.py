@@ -71,6 +71,7 @@ def test_f65_a_task_that_kills_its_supervisor_ends_as_well(rows: Rows, pgsched_c
     assert rows.row(after).status == "completed"
 
 
+@pytest.mark.slow
 def test_f58_tasks_longer_than_the_lease_are_run_once_by_two_supervisors(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
