@@ -1,6 +1,7 @@
 """One voice for a database that is away: the first failure in full, then seldom, and one line at its return."""
 
 import logging
+import math
 import time
 
 from pgsched.events import emit
@@ -8,13 +9,21 @@ from pgsched.rules.backoff import Backoff
 
 _FIRST_SUMMARY = 10.0
 _LONGEST_SILENCE = 300.0
+CALM = 10.0
+"""Seconds without a failure after which the next one begins a new outage; longer than anybody waits to try again."""
 
 
 class Outage:
-    """Shared by all connections of a store, which fail together."""
+    """Shared by all connections of a store, which mostly fail together.
+
+    Mostly: a server that has turned read-only answers some calls and refuses others, and one that is restarted again
+    and again is back each time. That is one outage, of which the first loss and return are told at once.
+    """
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._back_at = -math.inf
+        self._told = False
         self._failures = 0
         self._silence = Backoff(base=_FIRST_SUMMARY, cap=_LONGEST_SILENCE)
         self._next_summary = 0.0
@@ -24,12 +33,14 @@ class Outage:
     def failed(self, error: BaseException) -> None:
         """Count a failure and log it if it is time to."""
         now = time.monotonic()
-        self._failures += 1
         if self._since is None:
             self._since = now
-            self.count += 1
-            emit("database_lost", logging.WARNING, error=str(error))
-        elif now >= self._next_summary:
+            if now - self._back_at > CALM:
+                self._begin(now)
+        self._failures += 1
+        if now < self._next_summary:
+            return
+        if self._told:
             emit(
                 "database_still_lost",
                 logging.WARNING,
@@ -38,14 +49,23 @@ class Outage:
                 error=str(error),
             )
         else:
-            return
+            failures = self._failures if self._failures > 1 else None
+            emit("database_lost", logging.WARNING, failures=failures, error=str(error))
+        self._told = True
         self._next_summary = now + self._silence.failed(now, lambda: 1.0)
+
+    def _begin(self, now: float) -> None:
+        self.count += 1
+        self._failures = 0
+        self._silence.succeeded()
+        self._next_summary = now
 
     def succeeded(self) -> None:
         """A call was answered."""
         if self._since is None:
             return
-        emit("database_back", logging.WARNING, seconds=time.monotonic() - self._since)
+        self._back_at = time.monotonic()
+        if self._told:
+            emit("database_back", logging.WARNING, seconds=self._back_at - self._since)
         self._since = None
-        self._failures = 0
-        self._silence.succeeded()
+        self._told = False

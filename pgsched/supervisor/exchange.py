@@ -123,13 +123,19 @@ class Exchange:
         self.supervisor_id = supervisor_id
         self._listening = False
 
-    async def leave(self) -> None:
-        """Give the lease up; to be called when nothing is held any more."""
-        try:
-            await self._store.strays(self.supervisor_id, [])
-            await self._store.deregister(self.supervisor_id)
-        except DatabaseError as error:
-            self._observer.event("not_deregistered", logging.WARNING, error=str(error))
+    async def leave(self, attempts: int) -> None:
+        """Give the lease up; to be called when nothing is held any more.
+
+        :param attempts: the first may only find out that a connection died long ago.
+        """
+        for attempt in range(1, attempts + 1):
+            try:
+                await self._store.strays(self.supervisor_id, [])
+                await self._store.deregister(self.supervisor_id)
+                return
+            except DatabaseError as error:
+                if attempt == attempts:
+                    self._observer.event("not_deregistered", logging.WARNING, error=str(error))
 
     def forget(self) -> list[Verdict]:
         """Drop every verdict, because the lease under which they were earned is gone; return them."""

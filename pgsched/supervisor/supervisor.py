@@ -37,7 +37,7 @@ TEND = 0.05
 STUCK = 4 * demand.AHEAD_SECONDS
 """Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
 FINAL_ATTEMPTS = 2
-"""How often the last settle is tried before it is left to the reapers of others."""
+"""How often the last words are tried before what they say is left for others to find out."""
 LAST_CLAIM = 1.0
 """Seconds that a claim under way gets to be answered after a second signal."""
 DEFAULT_RETRY = Retry()
@@ -272,7 +272,7 @@ class Supervisor:
         if exchange is not None and exchange.supervisor_id:
             await self._settle_rest(exchange)
             if not self._holdings:
-                await exchange.leave()
+                await exchange.leave(FINAL_ATTEMPTS)
         await self._store.close()
         self._become(SupervisorState.STOPPED)
 
