@@ -34,6 +34,7 @@ class Proxy:
         self._mode = Mode.PASS
         self._rejection: bytes | None = None
         self._cut_after_reply = False
+        self._next = False
         self._links: set[_Link] = set()
         self._listener: socket.socket | None = None
         self.port = 0
@@ -70,12 +71,17 @@ class Proxy:
         """Accept and never answer, and relay nothing on open connections: the network drops packets."""
         self._set(Mode.SILENT)
 
-    def swallow(self, *, then_cut: bool = True) -> None:
+    def swallow(self, *, then_cut: bool = True, under_way: bool = False) -> None:
         """Let the next request arrive, and its reply not.
 
         :param then_cut: cut the connection when the reply has come, and relay the others again; False: stay deaf.
+        :param under_way: not the next request, but one that has been sent and is not answered.
         """
-        self._cut_after_reply = then_cut
+        with self._change:
+            self._cut_after_reply = then_cut
+            self._next = not under_way
+            for link in self._links:
+                link.asked = under_way and link.waiting
         self._set(Mode.SWALLOW)
 
     def reject(self, sqlstate: str, message: str) -> None:
@@ -153,7 +159,8 @@ class Proxy:
             self._change.wait_for(lambda: self._mode is not Mode.SILENT or link.closed)
             if link.closed:
                 return False
-            if self._mode is Mode.SWALLOW and not reply:
+            link.waiting = not reply
+            if self._mode is Mode.SWALLOW and self._next and not reply:
                 link.asked = True
             if self._mode is not Mode.SWALLOW or not reply or not link.asked:
                 return True
@@ -171,7 +178,9 @@ class _Link:
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self.closed = False
         self.asked = False
-        """The client has sent something since the relay was told to swallow."""
+        """The client has sent the request whose reply is to be swallowed."""
+        self.waiting = False
+        """The last to speak was the client."""
         self._proxy = proxy
         self._client = client
         self._server = server

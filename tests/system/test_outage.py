@@ -1,0 +1,288 @@
+"""A database that goes away, comes back, lies about having answered, or turns read-only; and what that may not cost."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from tests.audit import Audit
+from tests.command import Command
+from tests.history import History
+from tests.proxy import Proxy
+from tests.support import Server, database_of, eventually
+from tests.system.conftest import CommandLine
+from tests.system.gate import CLAIM, END, REAP, RETRY, Gate, Way
+from tests.system.rows import Rows
+
+APP = "tests.system.tasks:app"
+ALONE = ("--processes", "1", "--lease", "100", "--reap-interval", "100", "--poll-interval", "100")
+"""A supervisor that says nothing to the database of its own accord, but for a sample every five seconds."""
+
+
+@pytest.fixture
+def rows(server: Server, dsn: str) -> Rows:
+    return Rows(server, dsn)
+
+
+@pytest.fixture
+def history(server: Server, dsn: str) -> History:
+    return History(server, dsn)
+
+
+def through(proxy: Proxy) -> dict[str, str]:
+    return {"PGSCHED_DSN": proxy.dsn}
+
+
+def warnings(command: Command) -> list[str]:
+    return re.findall(r"^\S+ (?:WARNING|ERROR) (.*)$", command.err, re.MULTILINE)
+
+
+def stops(command: Command) -> None:
+    command.signal(signal.SIGTERM)
+    assert command.wait(10).code == 0, command
+    assert "Traceback" not in command.err, command
+
+
+@pytest.mark.parametrize(
+    ("task_type", "status", "retry_count"), [("nap", "completed", 0), ("refuse_for_long", "queued", 1)]
+)
+def test_a_settle_whose_reply_is_lost_is_neither_lost_nor_fenced(
+    task_type: str,
+    status: str,
+    retry_count: int,
+    proxy: Proxy,
+    rows: Rows,
+    history: History,
+    pgsched_cli: CommandLine,
+    audit: Audit,
+    server: Server,
+    dsn: str,
+) -> None:
+    gate = Gate(server, dsn, END if status == "completed" else RETRY)
+    command = pgsched_cli("run", APP, *ALONE, environment=through(proxy))
+    command.wait_for("registered")
+    with gate.closed():
+        [task_id] = rows.add(task_type)
+        gate.wait_for_arrival()
+        proxy.swallow(under_way=True)
+    command.wait_for("database_lost")
+    command.wait_for("database_back")
+    stops(command)
+    assert rows.row(task_id)[:2] == (status, retry_count)
+    assert len(rows.failures(task_id)) == retry_count
+    assert audit.executions() == {task_id: 1}
+    assert list(history.settles().values()) == [1]
+    assert "fenced" not in command.err
+
+
+def test_rows_of_a_claim_whose_reply_is_lost_come_back_as_strays(
+    proxy: Proxy,
+    rows: Rows,
+    history: History,
+    pgsched_cli: CommandLine,
+    audit: Audit,
+    server: Server,
+    dsn: str,
+) -> None:
+    gate = Gate(server, dsn, CLAIM)
+    options = ("--processes", "2", "--reap-interval", "1")
+    command = pgsched_cli("run", APP, *options, environment=through(proxy))
+    command.wait_for("registered")
+    with gate.closed():
+        ids = rows.add("nap", count=2)
+        gate.wait_for_arrival()
+        proxy.swallow(under_way=True)
+    command.wait_for("database_lost")
+    rows.all_ended(timeout=10)
+    stops(command)
+    assert audit.executions() == dict.fromkeys(ids, 1)
+    assert history.claims() == dict.fromkeys(ids, 2)
+    assert {rows.row(task_id)[:2] for task_id in ids} == {("completed", 0)}
+
+
+@pytest.mark.parametrize(
+    ("way", "task_type", "status"),
+    [(END, "nap", "completed"), (END, "refuse_for_long", "failed"), (RETRY, "refuse_for_long", "queued")],
+)
+def test_f41_a_write_whose_session_is_terminated_is_done_over_another(
+    way: Way,
+    task_type: str,
+    status: str,
+    server: Server,
+    dsn: str,
+    rows: Rows,
+    history: History,
+    pgsched_cli: CommandLine,
+    audit: Audit,
+) -> None:
+    """F41: of a success, a last failure, and a failure that is tried again."""
+    gate = Gate(server, dsn, way)
+    command = pgsched_cli("run", APP, *ALONE)
+    with gate.closed():
+        [task_id] = rows.add(task_type, max_retries=3 if status == "queued" else 0)
+        gate.wait_for_arrival()
+        assert server.terminate(dsn, "pgsched work") == 1
+    eventually(lambda: rows.row(task_id).status == status, "the write was done again")
+    stops(command)
+    assert audit.executions() == {task_id: 1}
+    assert list(history.settles().values()) == [1]
+    assert len(rows.failures(task_id)) == (task_type != "nap")
+
+
+def test_f37_sessions_terminated_all_the_time_repeat_no_task(
+    server: Server, dsn: str, rows: Rows, history: History, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """F37: under short tasks, and then while idle."""
+    ids = rows.add("nap", {"seconds": 0.005}, count=300)
+    command = pgsched_cli("run", APP, "--processes", "2", "--reap-interval", "0.5")
+    command.wait_for("registered")
+    struck, struck_at = 0, time.monotonic()
+
+    def all_ended() -> bool:
+        nonlocal struck, struck_at
+        if time.monotonic() - struck_at > 0.2:
+            struck += server.terminate(dsn, "pgsched %")
+            struck_at = time.monotonic()
+        return rows.count("status = 'completed'") == len(ids)
+
+    eventually(all_ended, "every task is completed", timeout=40, every=0.02)
+    assert struck > 10, "hardly a session was hit"
+    server.terminate(dsn, "pgsched %")
+    [last] = rows.add("nap")
+    eventually(lambda: rows.row(last).status == "completed", "it works on after a strike while idle")
+    stops(command)
+    assert audit.executions() == dict.fromkeys([*ids, last], 1)
+    assert rows.count("retry_count <> 0") == 0
+    assert command.err.count(" registered ") == 1, command
+    assert "fenced" not in command.err
+    assert len(warnings(command)) < 30, command
+
+
+def test_f36_a_server_that_has_turned_read_only_is_left_for_the_writable_one(
+    server: Server, dsn: str, rows: Rows, history: History, pgsched_cli: CommandLine
+) -> None:
+    """F36: the sessions on it answer every question, and are dropped all the same."""
+    database = database_of(dsn)
+    [task_id] = rows.add("tick", {"seconds": 1.0})
+    command = pgsched_cli("run", APP, "--processes", "1", "--lease", "60", "--reap-interval", "0.5")
+    eventually(lambda: rows.row(task_id).status == "processing", "the task runs", timeout=20)
+    server.sql(f'ALTER DATABASE "{database}" SET default_transaction_read_only = on')
+    server.terminate(dsn, "pgsched %")
+    later = time.monotonic() + 3.0
+    eventually(lambda: time.monotonic() > later)
+    assert rows.row(task_id).status == "processing", "the task has ended, and that could be written"
+    server.sql(f'ALTER DATABASE "{database}" RESET default_transaction_read_only')
+    eventually(lambda: rows.row(task_id).status == "completed", "it writes again")
+    stops(command)
+    assert history.claims() == {task_id: 1}
+    assert command.err.count(" registered ") == 1, command
+    assert len(warnings(command)) <= 4, command
+
+
+def test_f40_a_listener_whose_session_is_terminated_listens_again(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine
+) -> None:
+    """F40: with a poll interval so long that only a hint can bring the task in time."""
+    command = pgsched_cli("run", APP, *ALONE)
+
+    def listeners() -> list[int]:
+        return [found.pid for found in server.backends(dsn) if found.application_name == "pgsched listen"]
+
+    [first] = eventually(listeners, "it listens", timeout=20)
+    assert server.terminate(dsn, "pgsched listen") == 1
+    eventually(lambda: [pid for pid in listeners() if pid != first], "it listens again", timeout=5)
+    [task_id] = rows.add("tick")
+    eventually(lambda: rows.row(task_id).status == "completed", "the hint was heard", timeout=3)
+    stops(command)
+
+
+def test_f49_no_session_is_in_a_transaction_while_tasks_run(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """F49: under limits that would end such a session, or a long statement."""
+    database = database_of(dsn)
+    server.sql(f'ALTER DATABASE "{database}" SET idle_in_transaction_session_timeout = 500')
+    server.sql(f'ALTER DATABASE "{database}" SET statement_timeout = 1000')
+    rows.add("nap", {"seconds": 2.5}, count=2)
+    command = pgsched_cli("run", APP, "--processes", "2", "--reap-interval", "0.3", "--poll-interval", "0.3")
+    eventually(lambda: len(audit.entries()) == 2, "both tasks run", timeout=20)
+    looks, since = 0, 0.0
+
+    def all_ended() -> bool:
+        nonlocal looks, since
+        looks += 1
+        idle = [b for b in server.backends(dsn) if b.state.startswith("idle in transaction")]
+        since = (since or time.monotonic()) if idle else 0.0
+        assert not since or time.monotonic() - since < 0.2, idle
+        return rows.count("status = 'completed'") == 2
+
+    eventually(all_ended, "both tasks are completed", every=0.03)
+    assert looks > 20
+    stops(command)
+    assert not warnings(command), command
+
+
+def test_f62_the_reaper_needs_no_free_slot_and_survives_three_cuts_in_a_row(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """F62."""
+    gate = Gate(server, dsn, REAP)
+    [long] = rows.add("nap", {"seconds": 60.0}, priority=1)
+    busy = pgsched_cli("run", APP, "--processes", "1", "--reap-interval", "0.3", "--drain-timeout", "0")
+    eventually(lambda: audit.executions() == {long: 1}, "its only slot is taken", timeout=20)
+    [task_id] = rows.add("nap", {"seconds": 60.0})
+    dying = pgsched_cli("run", APP, "--processes", "1", "--lease", "60")
+    eventually(lambda: task_id in audit.executions(), "the other one runs the other task", timeout=20)
+    with gate.closed():
+        dying.signal(signal.SIGKILL)
+        for _ in range(3):
+            gate.wait_for_arrival()
+            assert server.terminate(dsn, "pgsched upkeep") == 1
+            eventually(lambda: not server.waits_for_lock(dsn), "the session is gone")
+        gate.wait_for_arrival()
+    eventually(lambda: rows.row(task_id)[:2] == ("queued", 1), "the task was reaped", timeout=5)
+    assert rows.row(long).status == "processing"
+    [failure] = rows.failures(task_id)
+    assert failure.outcome == "lost"
+    stops(busy)
+
+
+def test_f86_an_outage_of_any_kind_is_told_in_a_few_lines(
+    proxy: Proxy, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """F86: refused, silent, full and starting up, one after the other; the task that runs meanwhile is run once."""
+    [running] = rows.add("nap", {"seconds": 1.0})
+    options = ("--processes", "2", "--lease", "100", "--db-timeout", "0.5", "--reap-interval", "0.5")
+    command = pgsched_cli("run", APP, *options, environment=through(proxy))
+    eventually(lambda: len(audit.entries()) == 1, "the task runs", timeout=20)
+    before = proxy.accepted
+    began = time.monotonic()
+
+    def fall_silent() -> None:
+        proxy.pass_on()
+        proxy.silence()
+
+    for fault in (
+        proxy.refuse,
+        fall_silent,
+        lambda: proxy.reject("53300", "sorry, too many clients already"),
+        lambda: proxy.reject("57P03", "the database system is starting up"),
+    ):
+        fault()
+        until = time.monotonic() + 3.0
+        eventually(lambda until=until: time.monotonic() > until)  # type: ignore[misc]
+    seconds = time.monotonic() - began
+    assert (proxy.accepted - before) / seconds < 10, "it hammers the server"
+    proxy.pass_on()
+    command.wait_for("database_back", timeout=10)
+    [later] = rows.add("nap")
+    rows.all_ended(timeout=15)
+    assert audit.executions() == {running: 1, later: 1}
+    stops(command)
+    told = warnings(command)
+    assert len(told) < seconds, command
+    assert sum("database_lost" in line for line in told) == 1, command
+    assert "not_deregistered" not in command.err
+    [back] = [line for line in told if "database_back" in line]
+    assert float(re.search(r"seconds=([\d.]+)", back)[1]) > seconds - 2  # type: ignore[index]
