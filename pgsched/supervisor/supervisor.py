@@ -38,8 +38,8 @@ STUCK = 4 * demand.AHEAD_SECONDS
 """Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
 FINAL_ATTEMPTS = 2
 """How often the last words are tried before what they say is left for others to find out."""
-LAST_CLAIM = 1.0
-"""Seconds that a claim under way gets to be answered after a second signal."""
+PATIENCE = 1.0
+"""Seconds that the database gets after a second signal to answer what is under way, and again for the last words."""
 DEFAULT_RETRY = Retry()
 """For claims of types that only another supervisor knows (it died, we reaped)."""
 
@@ -259,8 +259,9 @@ class Supervisor:
         await race(self._exchange.rest(), self._overdue())
 
     async def _overdue(self) -> None:
+        """A second signal came, and the database has had its time."""
         await self._force_asked.wait()
-        await asyncio.sleep(LAST_CLAIM)
+        await asyncio.sleep(PATIENCE)
 
     async def _finish(self) -> None:
         """Kill what is left, write what is known, give the lease up: never raises, ends within a few deadlines."""
@@ -270,13 +271,11 @@ class Supervisor:
         self._give_back_waiting()
         exchange = self._exchange
         if exchange is not None and exchange.supervisor_id:
-            await self._settle_rest(exchange)
-            if not self._holdings:
-                await exchange.leave(FINAL_ATTEMPTS)
+            await race(self._say_last_words(exchange), self._overdue())
         await self._store.close()
         self._become(SupervisorState.STOPPED)
 
-    async def _settle_rest(self, exchange: Exchange) -> None:
+    async def _say_last_words(self, exchange: Exchange) -> None:
         exchange.claiming = False
         attempts = 0
         while exchange.unsettled() and attempts < FINAL_ATTEMPTS:
@@ -287,6 +286,8 @@ class Supervisor:
             except DatabaseError as error:
                 attempts += 1
                 self._observer.event("not_settled", logging.WARNING, tasks=exchange.unsettled(), error=str(error))
+        if not self._holdings:
+            await exchange.leave(FINAL_ATTEMPTS)
 
     def _give_back_waiting(self) -> None:
         for claim in [*self._pool.recall(), *self._backlog.take_all()]:

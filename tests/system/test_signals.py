@@ -12,6 +12,7 @@ import pytest
 
 from tests.audit import Audit
 from tests.command import Command
+from tests.proxy import Proxy
 from tests.support import Server, descendants, eventually, gone, process, processes
 from tests.system.conftest import CommandLine
 from tests.system.rows import Rows
@@ -88,6 +89,23 @@ def test_f30_a_second_signal_gives_the_rows_back_at_once(
     given_back(rows, ids)
     assert not any(rows.failures(task_id) for task_id in ids)
     assert "Traceback" not in command.err
+
+
+def test_f30_a_second_signal_does_not_wait_for_a_silent_database(
+    proxy: Proxy, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """F30: what cannot be given back is left to the lease."""
+    ids = rows.add("nap", {"seconds": 60.0}, count=2)
+    command = pgsched_cli("run", APP, "--processes", "2", environment={"PGSCHED_DSN": proxy.dsn})
+    eventually(lambda: len(audit.entries()) == 2, "both tasks run", timeout=20)
+    proxy.silence()
+    command.signal(signal.SIGTERM)
+    command.wait_for("state=draining")
+    command.signal(signal.SIGTERM)
+    assert command.wait(4).code == 7, command
+    nothing_left(command)
+    assert "Traceback" not in command.err
+    assert {rows.row(task_id)[:2] for task_id in ids} == {("processing", 0)}
 
 
 SLOW_IMPORT = """
