@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from pgsched.errors import SchemaError
+from pgsched.store.sql import load
 from pgsched.store.store import Store
 from tests.store.desk import IDENTITY, WANT, Table, completed, supervisor
 
@@ -99,7 +100,7 @@ class TestConfirm:
             table.sql("DELETE FROM scheduled_tasks WHERE id = %s", gone.task_id)
             await me.settle(completed(done))
             held = [(claim.task_id, claim.fence) for claim in claims]
-            assert await me.store.confirm(me.id, held) == {kept.task_id}
+            assert await me.store.confirm(me.id, held) == {(kept.task_id, 1)}
             assert await me.store.confirm(me.id, []) == set()
             table.expire(me.id)
             assert await me.store.confirm(me.id, held) == set()
@@ -114,7 +115,7 @@ class TestConfirm:
             table.sql(age, "61 seconds", foreign.task_id)
             before = [table.row(claim.task_id) for claim in (old, fresh, foreign)]
             held = [(old.task_id, 1), (fresh.task_id, 1), (foreign.task_id, 9)]
-            assert await me.store.confirm(me.id, held) == {old.task_id, fresh.task_id}
+            assert await me.store.confirm(me.id, held) == {(old.task_id, 1), (fresh.task_id, 1)}
             after = [table.row(claim.task_id) for claim in (old, fresh, foreign)]
         assert (after[0].updated_at - before[0].updated_at).total_seconds() > 60
         assert after[0].fence == 1
@@ -128,7 +129,7 @@ class TestConfirm:
             holder = connect(autocommit=False)
             holder.execute("SELECT FROM scheduled_tasks WHERE id = %s FOR UPDATE", (claims[0].task_id,))
             held = [(claim.task_id, claim.fence) for claim in claims]
-            assert await me.store.confirm(me.id, held) == {claim.task_id for claim in claims}
+            assert await me.store.confirm(me.id, held) == set(held)
             holder.rollback()
             ages = table.sql("SELECT updated_at > now() - interval '1 minute' FROM scheduled_tasks ORDER BY id")
         assert ages == [(False,), (True,)]
@@ -146,6 +147,19 @@ class TestStrays:
             assert (row.status, row.fence, row.claimed_by, row.retry_count) == ("queued", 2, None, 0)
             assert await me.settle(completed(mine[0]), completed(mine[1])) == [True, False]
             assert await other.settle(*map(completed, theirs)) == [True]
+
+    async def test_a_row_that_has_changed_since_it_was_looked_at_is_left(
+        self, dsn: str, table: Table, connect: Connect
+    ) -> None:
+        table.insert(3)
+        async with supervisor(dsn) as me:
+            changed, given_away, back = [claim.task_id for claim in await me.claim()]
+            table.sql("UPDATE scheduled_tasks SET fence = 2 WHERE id = %s", changed)
+            table.sql("UPDATE scheduled_tasks SET claimed_by = 0 WHERE id = %s", given_away)
+            table.sql("UPDATE scheduled_tasks SET status = 'queued' WHERE id = %s", back)
+            cursor = psycopg.RawCursor(connect())
+            ids = [changed, given_away, back]
+            assert cursor.execute(load("release_strays"), (me.id, ids, [1, 1, 1])).fetchall() == []
 
     async def test_many(self, dsn: str, table: Table) -> None:
         table.insert(2000)

@@ -138,21 +138,41 @@ class TestFences:
                 assert table.row(claim.task_id) == before
                 table.sql("DELETE FROM scheduled_tasks")
 
-    async def test_a_stale_fence_changes_nothing(self, dsn: str, table: Table) -> None:
+    @pytest.mark.parametrize("verdict", KINDS)
+    async def test_a_stale_fence_changes_nothing(
+        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict]
+    ) -> None:
         async with supervisor(dsn) as me:
             [first] = await claimed(me, table)
             await me.settle(released(first))
             [second] = await me.claim()
             before = table.row(first.task_id)
-            assert await me.settle(completed(first, '"stale"')) == [False]
+            assert await me.settle(verdict(first)) == [False]
             assert table.row(first.task_id) == before
-            assert await me.settle(completed(second)) == [True]
+            assert await me.settle(verdict(second)) == [True]
 
-    async def test_another_supervisors_claim_cannot_be_settled(self, dsn: str, table: Table) -> None:
+    @pytest.mark.parametrize("verdict", KINDS)
+    async def test_another_supervisors_claim_cannot_be_settled(
+        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict]
+    ) -> None:
         async with supervisor(dsn) as me, supervisor(dsn) as other:
             [claim] = await claimed(me, table)
-            assert await other.settle(completed(claim)) == [False]
-            assert await me.settle(completed(claim)) == [True]
+            before = table.row(claim.task_id)
+            assert await other.settle(verdict(claim)) == [False]
+            assert table.row(claim.task_id) == before
+            assert await me.settle(verdict(claim)) == [True]
+
+    @pytest.mark.parametrize("verdict", KINDS)
+    async def test_what_somebody_has_queued_again_cannot_be_settled(
+        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict]
+    ) -> None:
+        async with supervisor(dsn) as me:
+            [claim] = await claimed(me, table)
+            # As the article's reaper does: neither the fence nor the owner changes.
+            table.sql("UPDATE scheduled_tasks SET status = 'queued'")
+            before = table.row(claim.task_id)
+            assert await me.settle(verdict(claim)) == [False]
+            assert table.row(claim.task_id) == before
 
     async def test_a_lease_that_ran_out_settles_nothing(self, dsn: str, table: Table) -> None:
         async with supervisor(dsn) as me:
@@ -325,10 +345,18 @@ class TestAgain:
             assert await me.settle(*map(completed, claims), again=True) == [True, True]
         assert table.statuses() == {"completed": 2}
 
-    async def test_a_cancelled_task_stays_fenced(self, dsn: str, table: Table) -> None:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "status = 'cancelled', fence = fence + 1",
+            "status = 'cancelled'",
+            "claimed_by = claimed_by + 1",
+        ],
+    )
+    async def test_what_somebody_else_has_written_stays_fenced(self, dsn: str, table: Table, change: str) -> None:
         async with supervisor(dsn) as me:
             claims = await claimed(me, table, 4)
-            table.sql("UPDATE scheduled_tasks SET status = 'cancelled', fence = fence + 1")
+            table.sql(f"UPDATE scheduled_tasks SET {change}")
             verdicts = [kind(claim) for kind, claim in zip(KINDS, claims, strict=True)]
             assert await me.settle(*verdicts, again=True) == [False] * 4
 
