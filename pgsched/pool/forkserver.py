@@ -47,16 +47,21 @@ class Forkserver:
             return
         if told["start_method"] != "forkserver":
             self._say(LOADED, {"task_types": None, "threads": 1})
+        # A supervisor that was killed leaves an error in the socket when it had not read everything.
+        with contextlib.suppress(OSError):
+            self._obey()
+        self._bury()
+
+    def _obey(self) -> None:
         while True:
             frame, descriptors = wire.receive(self._control)
             if not frame:
-                break
+                return
             message = wire.decode_message(frame)
             if frame[0] == GONE:
                 self._groups.discard(message)
             elif frame[0] == FORK:
                 self._answer(message, descriptors)
-        self._bury()
 
     def _load(self, spec: str) -> bool:
         # An import may take for ever; until there are workers to look after, nothing is lost by dying.

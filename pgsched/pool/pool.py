@@ -131,7 +131,9 @@ class Pool:
                 self._workers.rest(each)
         return claims
 
-    def stop_task(self, task_id: int, kind: OutcomeKind, reason: str) -> None:
+    def stop_task(
+        self, task_id: int, kind: OutcomeKind, reason: str, *, fence: int | None = None, grace: float | None = None
+    ) -> None:
         """Stop a task that was dispatched: soft signal, grace, SIGKILL to the worker's group and descendants.
 
         A task that no worker has begun is simply not begun. One that is unknown here, or is being stopped already,
@@ -139,13 +141,15 @@ class Pool:
 
         :param kind: its outcome, unless it returns all the same.
         :param reason: the error that is recorded.
+        :param fence: of the claim that is meant; None when the pool can have no other claim of the task.
+        :param grace: seconds; None for that of the settings.
         """
         for slot in self._workers.slots.values():
-            if any(sent.claim.task_id == task_id for sent in slot.sent):
-                self._stop_in(slot, task_id, kind, reason)
+            if any(sent.claim.task_id == task_id and fence in (None, sent.claim.fence) for sent in slot.sent):
+                self._stop_in(slot, task_id, kind, reason, self.settings.grace if grace is None else grace)
                 return
 
-    def _stop_in(self, slot: Slot, task_id: int, kind: OutcomeKind, reason: str) -> None:
+    def _stop_in(self, slot: Slot, task_id: int, kind: OutcomeKind, reason: str, grace: float) -> None:
         workers = self._workers
         if slot.sent[0].claim.task_id == task_id and slot.order is not None:
             return
@@ -157,7 +161,7 @@ class Pool:
             now = time.monotonic()
             others = [sent for sent in others if not slot.send(sent.claim, sent.timeout, sent.memory, now)]
         elif slot.running is not None and slot.running.claim.task_id == task_id:
-            workers.stop(slot, kind, reason, self.settings.grace)
+            workers.stop(slot, kind, reason, grace)
         workers.rest(slot)
         workers.emit([*ended, *((sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in others)])
 

@@ -15,7 +15,7 @@ from pgsched.model import Claim, Group, Identity, Verdict, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claims_of
 from pgsched.store.exchanging import Exchanged, Exchanger
-from pgsched.store.line import REFUSED_DATA, Line, Statement
+from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line, Statement
 from pgsched.store.line import again as retried
 from pgsched.store.listening import listen
 from pgsched.store.outage import Outage
@@ -134,12 +134,12 @@ class Store:
         dead, ownerless, _ = await self._run(self._upkeep, ("reap", mine), ("reap_ownerless", mine), ("bury", ()))
         return claims_of(dead + ownerless)
 
-    async def confirm(self, supervisor_id: int, claims: Sequence[tuple[int, int]]) -> set[int]:
-        """Of these (task id, fence), the ids that are still the supervisor's.
+    async def confirm(self, supervisor_id: int, claims: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Of these (task id, fence), those that are still the supervisor's.
 
         About once a minute it also refreshes ``updated_at``, by which the article's reaper knows a living task.
         """
-        return {task_id for (task_id,) in await self._ask(self._upkeep, "confirm", supervisor_id, *_columns(claims))}
+        return set(await self._ask(self._upkeep, "confirm", supervisor_id, *_columns(claims)))
 
     async def strays(self, supervisor_id: int, held: Sequence[int]) -> int:
         """Release every claim of the supervisor that it does not hold; return how many.
@@ -178,7 +178,7 @@ class Store:
     async def _run(self, line: Line, *statements: Statement) -> list[list[Any]]:
         try:
             return await retried(lambda: line.run(*statements))
-        except REFUSED_DATA as error:
+        except (*REFUSED_DATA, OUT_OF_LOCKS) as error:
             raise DatabaseError(one_line(error)) from None
 
 

@@ -45,7 +45,9 @@ class Duty:
         """
         while True:
             self._wake.clear()
-            await self._sleep(await self._try())
+            pause, well = await self._try()
+            # What wakes a duty says nothing about whether the database is back.
+            await (self._sleep(pause) if well else asyncio.sleep(pause))
 
     async def _sleep_or_wake(self, seconds: float) -> None:
         try:
@@ -54,16 +56,16 @@ class Duty:
         except TimeoutError:
             pass
 
-    async def _try(self) -> float:
+    async def _try(self) -> tuple[float, bool]:
         try:
             pause = await self._turn()
         except (LeaseLostError, PoolError):
             raise
         except DatabaseError:
             # The store has logged the outage; a line from each duty would bury it.
-            return self._backoff.failed(time.monotonic(), random.random)
+            return self._backoff.failed(time.monotonic(), random.random), False
         except Exception as error:
             self._observer.event("duty_failed", logging.ERROR, duty=self.name, error=repr(error), exc_info=True)
-            return self._backoff.failed(time.monotonic(), random.random)
+            return self._backoff.failed(time.monotonic(), random.random), False
         self._backoff.succeeded()
-        return pause
+        return pause, True

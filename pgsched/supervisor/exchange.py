@@ -7,7 +7,7 @@ gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/
 
 import asyncio
 import logging
-import time
+import math
 from collections.abc import Callable
 
 from pgsched.errors import DatabaseError
@@ -16,6 +16,7 @@ from pgsched.rules.demand import Durations, plan
 from pgsched.rules.lease import Trust
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.survey import Survey
@@ -56,7 +57,7 @@ class Exchange:
         queues: list[str] | None,
         poll_interval: float,
         listens: bool,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
         self._store = store
         self._trust = trust
@@ -74,15 +75,18 @@ class Exchange:
         self._listens = listens
         self._listening = False
         self._starved_at = clock()
-        self._clock = clock
+        self.clock = clock
         self._survey = Survey()
         self._pending: list[Verdict] = []
         self._unsure: list[Verdict] = []
         self._wake = asyncio.Event()
         self.supervisor_id = 0
         self.claiming = True
+        self._halted = False
         self.last_turn = clock()
-        self._unsure_until = clock() + STRAYS_FOR
+        self._unsure_until = -math.inf
+        self.strays_suspected = False
+        """A reply was lost: rows may be ours without our knowing; ``reaping`` looks for them."""
         self.quiet = asyncio.Lock()
         """Held while a claim is in flight, so that nobody mistakes its rows for strays."""
 
@@ -97,20 +101,22 @@ class Exchange:
 
     def notified(self) -> None:
         """Somebody queued rows."""
-        self._survey.woken(self._clock())
+        self._survey.woken(self.clock())
         self._wake.set()
 
     def unsettled(self) -> int:
         """Verdicts that are not yet known to be written."""
         return len(self._pending) + len(self._unsure)
 
-    def may_have_strays(self) -> bool:
-        """Whether rows may be ours without our knowing: such a reply was lost not long ago."""
-        return self._clock() < self._unsure_until
-
     def suspect_strays(self) -> None:
         """A reply was lost that may have brought rows under our name."""
-        self._unsure_until = self._clock() + STRAYS_FOR
+        self.strays_suspected = True
+        self._unsure_until = self.clock() + STRAYS_FOR
+
+    def strays_released(self, began: float) -> None:
+        """Strays were looked for; that counts only when the server can no longer be at work on what was lost."""
+        if began >= self._unsure_until:
+            self.strays_suspected = False
 
     async def rest(self) -> None:
         """Claim nothing more, and wait until what a claim under way brings is in the books."""
@@ -118,10 +124,29 @@ class Exchange:
         async with self.quiet:
             return
 
+    async def halt(self) -> None:
+        """Begin no turn any more that somebody could cut off, and wait until the one under way has ended."""
+        self._halted = True
+        await self.rest()
+
     def begin(self, supervisor_id: int) -> None:
         """Start over under a new lease."""
         self.supervisor_id = supervisor_id
         self._listening = False
+        self.strays_suspected = False
+
+    async def settle_rest(self, attempts: int) -> None:
+        """Claim nothing more, and settle until nothing is left, the lease is lost, or so many attempts have failed."""
+        self.claiming = self._halted = False
+        failed = 0
+        while self.unsettled() and failed < attempts:
+            try:
+                await self.turn()
+            except LeaseLostError:
+                return
+            except DatabaseError as error:
+                failed += 1
+                self._observer.event("not_settled", logging.WARNING, tasks=self.unsettled(), error=str(error))
 
     async def leave(self, attempts: int) -> None:
         """Give the lease up; to be called when nothing is held any more.
@@ -151,8 +176,12 @@ class Exchange:
         """
         self._wake.clear()
         async with self.quiet:
+            if self._halted:
+                return self._poll_interval
             self._trust_or_lose()
             groups = await self._due_groups() if self.claiming else []
+            if not self.claiming:
+                groups = []
             decided = plan(
                 groups,
                 self._durations,
@@ -167,7 +196,7 @@ class Exchange:
                 await self._exchange(verdicts, wants, decided.total)
             self._fed()
             await self._mind_listening()
-        self.last_turn = self._clock()
+        self.last_turn = self.clock()
         return self._pause()
 
     async def sleep(self, pause: float) -> None:
@@ -185,7 +214,7 @@ class Exchange:
     def _starving(self) -> bool:
         starving = self._free() > 0 and not len(self._backlog)
         if starving:
-            self._starved_at = self._clock()
+            self._starved_at = self.clock()
         return starving
 
     def _pause(self) -> float:
@@ -193,14 +222,14 @@ class Exchange:
             return 0.0
         if not self._starving() or not self.claiming:
             return self._poll_interval
-        now = self._clock()
+        now = self.clock()
         wait = min(self._survey.next_due(now), self._poll_interval)
         if self._survey.incomplete:
             wait = min(wait, self._survey.scan_in(now))
         return max(wait, 0.0)
 
     def _trust_or_lose(self) -> None:
-        if not self._trust.trusted(self._clock()):
+        if not self._trust.trusted(self.clock()):
             raise LeaseLostError
 
     async def _mind_listening(self) -> None:
@@ -212,7 +241,7 @@ class Exchange:
             self._listening = True
             # A row committed before the flag was seen brought no hint.
             self._survey.doubt()
-        elif self._listening and self._clock() - self._starved_at > SATURATED:
+        elif self._listening and self.clock() - self._starved_at > SATURATED:
             await self._store.set_listening(self.supervisor_id, False)
             self._listening = False
 
@@ -221,16 +250,16 @@ class Exchange:
         return taken
 
     async def _due_groups(self) -> list[Group]:
-        now = self._clock()
+        now = self.clock()
         if self._survey.wants_scan(now) and (self._starving() or self._survey.due(now)):
             found = await self._store.discover(self._task_types, self._queues)
-            then = self._clock()
+            then = self.clock()
             self._survey.found(found, then, then - now)
             now = then
         return self._survey.due(now)
 
     async def _exchange(self, verdicts: list[Verdict], wants: list[Want], total: int) -> None:
-        started = self._clock()
+        started = self.clock()
         again = bool(self._unsure)
         self._unsure = verdicts
         try:
@@ -239,12 +268,12 @@ class Exchange:
             if wants:
                 self.suspect_strays()
             raise
-        self._unsure = []
         if not answer.lease_alive:
             raise LeaseLostError
+        self._unsure = []
         # This process may have been stopped while the answer lay in the socket; those rows are not ours any more.
         self._trust_or_lose()
-        seconds = self._clock() - started
+        seconds = self.clock() - started
         if verdicts:
             self._close(verdicts, answer.settled, seconds)
         if wants:
@@ -258,7 +287,7 @@ class Exchange:
             self._holdings.remove(verdict.claim)
         accepted = [verdict for verdict, ok in zip(verdicts, settled, strict=True) if ok]
         self._observer.settled(accepted, fenced=len(verdicts) - len(accepted), seconds=seconds)
-        now = self._clock()
+        now = self.clock()
         for verdict in accepted:
             if verdict.kind is VerdictKind.RETRY:
                 self._survey.requeued(verdict.claim, now + verdict.delay)

@@ -23,6 +23,28 @@ def started_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
     return int(fields[_STARTTIME_FIELD - 3])
 
 
+def is_gone(pid: int, ticks: int) -> bool:
+    """Whether the process with this pid and start time has ended, beyond doubt."""
+    seen = started_ticks(pid)
+    if seen is not None:
+        return seen != ticks
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        # Another user's process, which a hidden /proc does not show us: it may well be the one.
+        return False
+    return _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return " Z" in Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2][:3]
+    except OSError:
+        return False
+
+
 def identify(processes: int, queues: tuple[str, ...], task_types: tuple[str, ...], version: str) -> Identity:
     """The identity of this very process."""
     pid = os.getpid()

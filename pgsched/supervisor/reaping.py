@@ -12,9 +12,11 @@ from pgsched.rules.verdict import lost
 from pgsched.store.store import Store
 from pgsched.supervisor.exchange import Exchange
 from pgsched.supervisor.holdings import Holdings
-from pgsched.supervisor.identity import started_ticks
+from pgsched.supervisor.identity import is_gone
 from pgsched.supervisor.observer import Observer
 
+SUSPICIOUS = 5.0
+"""Seconds between two turns at most while rows may be ours by mistake."""
 BATCH = 500
 """Claims that one statement takes over at most, so that it stays far below any statement_timeout."""
 
@@ -46,7 +48,7 @@ class Reaper:
     async def turn(self) -> float:
         """Reap everything there is; return the reap interval."""
         await self._bury_neighbours()
-        if self._exchange.may_have_strays():
+        if self._exchange.strays_suspected:
             await self._release_strays()
         while True:
             claims = await self._reap()
@@ -55,7 +57,7 @@ class Reaper:
             for claim in claims:
                 self._on_outcome(claim, lost())
             if len(claims) < BATCH:
-                return self._interval
+                return min(self._interval, SUSPICIOUS) if self._exchange.strays_suspected else self._interval
 
     async def _reap(self) -> list[Claim]:
         try:
@@ -71,7 +73,7 @@ class Reaper:
         dead = [
             supervisor
             for supervisor, pid, ticks in neighbours
-            if supervisor != self._supervisor_id and started_ticks(pid) != ticks
+            if supervisor != self._supervisor_id and is_gone(pid, ticks)
         ]
         if dead:
             await self._store.expire(dead)
@@ -79,4 +81,6 @@ class Reaper:
     async def _release_strays(self) -> None:
         # With no claim in flight, every row under our name that we do not hold comes from a lost reply.
         async with self._exchange.quiet:
+            began = self._exchange.clock()
             await self._store.strays(self._supervisor_id, self._holdings.ids())
+        self._exchange.strays_released(began)

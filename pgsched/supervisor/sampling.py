@@ -1,11 +1,11 @@
 """Samples what changes slowly: queue depths, slot states, how much of the lease is left. Also prunes on a timer."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 
 from pgsched.rules.lease import Trust
 from pgsched.store.store import Store
+from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.observer import Observer
 
 INTERVAL = 5.0
@@ -41,7 +41,7 @@ class Sampler:
             report(name, value)
         for state, count in self._slots().items():
             report("slots", count, state=state)
-        report("lease_remaining_seconds", max(self._trust.expires_at - time.monotonic(), 0.0))
+        report("lease_remaining_seconds", max(self._trust.expires_at - lease_clock(), 0.0))
         depths = {
             depth.queue: (depth.queued, depth.processing, depth.oldest_due) for depth in await self._store.depth()
         }

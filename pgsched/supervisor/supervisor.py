@@ -6,6 +6,7 @@ a duty does is in the duty's own file.
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -16,13 +17,15 @@ from pgsched.model import Claim, Identity, Outcome, OutcomeKind, Retry
 from pgsched.pool.pool import Pool
 from pgsched.rules import demand
 from pgsched.rules.backoff import Backoff
-from pgsched.rules.lease import Trust
+from pgsched.rules.lease import Trust, margin
 from pgsched.rules.states import SUPERVISOR, SupervisorState, advance
 from pgsched.rules.verdict import decide
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.exchange import Exchange, LeaseLostError
+from pgsched.supervisor.health import judge
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.identity import identify
 from pgsched.supervisor.listening import Listener
@@ -98,19 +101,16 @@ class Supervisor:
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether the lease is renewed, the claim loop turns and the slots live; and the figures behind it."""
-        now = time.monotonic()
-        slots = self._pool.slots()
-        since_turn = now - self._exchange.last_turn if self._exchange else None
-        figures: dict[str, object] = {
-            "state": str(self.state),
-            "lease_remaining": round(max(self._trust.expires_at - now, 0.0), 3),
-            "since_last_turn": None if since_turn is None else round(since_turn, 3),
-            "slots": dict(slots),
-            "held": len(self._holdings),
-        }
-        turning = since_turn is not None and since_turn < self.settings.poll_interval + self.settings.db_timeout
-        alive = sum(slots.values()) - slots.get("empty", 0) > 0
-        return self._trust.trusted(now) and turning and alive, figures
+        now = lease_clock()
+        since_turn = now - self._exchange.last_turn if self._exchange else math.inf
+        return judge(
+            self.state,
+            lease_remaining=self._trust.expires_at - now,
+            since_turn=since_turn,
+            turn_within=self.settings.poll_interval + self.settings.db_timeout,
+            slots=self._pool.slots(),
+            held=len(self._holdings),
+        )
 
     async def _start(self) -> None:
         await self._store.open()
@@ -155,7 +155,7 @@ class Supervisor:
         assert self._identity is not None
         backoff = Backoff(base=0.1, cap=5.0)
         while True:
-            started = time.monotonic()
+            started = lease_clock()
             try:
                 supervisor_id = await self._store.register(self._identity, self.settings.lease)
             except DatabaseError:
@@ -221,13 +221,15 @@ class Supervisor:
         self._holdings.clear()
         self._backlog.take_all()
         self._pool.recall()
-        self._stop_running(OutcomeKind.CANCELLED, "lease lost")
+        # The database gives the tasks away when the margin is over; by then nothing of ours may run.
+        self._stop_running(OutcomeKind.CANCELLED, "lease lost", grace=margin(self.settings.lease) / 2)
         # Under the next lease we may claim these very tasks again: not beside their own old workers.
         await self._until_idle()
 
-    def _stop_running(self, kind: OutcomeKind, reason: str) -> None:
+    def _stop_running(self, kind: OutcomeKind, reason: str, grace: float | None = None) -> None:
         for running in self._pool.running():
-            self._pool.stop_task(running.claim.task_id, kind, reason)
+            claim = running.claim
+            self._pool.stop_task(claim.task_id, kind, reason, fence=claim.fence, grace=grace)
 
     async def _until_idle(self) -> None:
         while self._pool.running():
@@ -237,26 +239,25 @@ class Supervisor:
     async def _tend_pool(self) -> None:
         """Keep limits and slots, whatever the database does."""
         while True:
-            now = time.monotonic()
-            pause = self._pool.turn(now)
+            pause = self._pool.turn()
             for running in self._pool.running():
                 if running.seconds >= STUCK:
                     self._backlog.put_back(self._pool.recall(running.slot))
             self._feed()
-            await asyncio.sleep(min(pause, TEND if self._holdings else 1.0))
+            await asyncio.sleep(min(pause, TEND))
 
     async def _drain_when_asked(self) -> None:
         await self._stop_asked.wait()
         assert self._exchange is not None
         self._become(SupervisorState.DRAINING)
-        self._exchange.claiming = False
+        await race(self._exchange.rest(), self._overdue())
         self._give_back_waiting()
         await race(self._until_idle(), self._force_asked.wait(), asyncio.sleep(self.settings.drain_timeout))
         if self._pool.running() and not self._force_asked.is_set():
             self._stop_running(OutcomeKind.INTERRUPTED, "drain")
             await race(self._until_idle(), self._force_asked.wait())
-        # The claim under way, if there is one, may be committed: cut off, it would leave its rows under our name.
-        await race(self._exchange.rest(), self._overdue())
+        # Cut off, a claim that was committed would leave its rows under our name, and a release look like a fenced one.
+        await race(self._exchange.halt(), self._overdue())
 
     async def _overdue(self) -> None:
         """A second signal came, and the database has had its time."""
@@ -267,25 +268,23 @@ class Supervisor:
         """Kill what is left, write what is known, give the lease up: never raises, ends within a few deadlines."""
         if self.state is not SupervisorState.STOPPING:
             self._become(SupervisorState.STOPPING)
-        await self._pool.stop()
-        self._give_back_waiting()
         exchange = self._exchange
         if exchange is not None and exchange.supervisor_id:
+            renewal = Renewal(self._store, self._trust, supervisor_id=exchange.supervisor_id, lease=self.settings.lease)
+            # Killing workers may take longer than a short lease.
+            renewing = asyncio.create_task(Duty("renewal", renewal.turn, self._observer).run())
+            await self._pool.stop()
+            self._give_back_waiting()
             await race(self._say_last_words(exchange), self._overdue())
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        else:
+            await self._pool.stop()
         await self._store.close()
         self._become(SupervisorState.STOPPED)
 
     async def _say_last_words(self, exchange: Exchange) -> None:
-        exchange.claiming = False
-        attempts = 0
-        while exchange.unsettled() and attempts < FINAL_ATTEMPTS:
-            try:
-                await exchange.turn()
-            except LeaseLostError:
-                return
-            except DatabaseError as error:
-                attempts += 1
-                self._observer.event("not_settled", logging.WARNING, tasks=exchange.unsettled(), error=str(error))
+        await exchange.settle_rest(FINAL_ATTEMPTS)
         if not self._holdings:
             await exchange.leave(FINAL_ATTEMPTS)
 
@@ -330,7 +329,7 @@ class Supervisor:
     def _feed(self) -> None:
         """Move what waits into slots, and see that more comes when some stay free."""
         self._feeding = False
-        if self.state is not SupervisorState.RUNNING:
+        if self.state is not SupervisorState.RUNNING or not self._trust.trusted(lease_clock()):
             return
         self._backlog.feed(self._dispatch)
 

@@ -58,7 +58,7 @@ class Survey:
         Right after a hint it should not: the remembered groups most likely have the new rows, and trying them
         saves a round trip. The scan then follows that claim.
         """
-        if self._hinted and self.due(now):
+        if self._hinted and self.due(now) and now - self._scanned_at < FULL_SCAN:
             self._hinted = False
             return False
         return self.scan_in(now) <= 0

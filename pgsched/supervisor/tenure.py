@@ -4,12 +4,12 @@ All duties that touch the database live inside a tenure, so that losing the leas
 """
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from typing import Any
 
 from pgsched.rules.lease import Trust
 from pgsched.store.store import Store
+from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.exchange import LeaseLostError
 
 
@@ -27,11 +27,11 @@ class Renewal:
 
         :raises LeaseLostError: the database has given the lease up.
         """
-        started = time.monotonic()
+        started = lease_clock()
         if not await self._store.renew(self._supervisor_id, self._lease):
             raise LeaseLostError
         self._trust.renewed(started)
-        return max(self._trust.renew_due(time.monotonic()), 0.0)
+        return max(self._trust.renew_due(lease_clock()), 0.0)
 
 
 class Expiry:
@@ -45,7 +45,7 @@ class Expiry:
 
         :raises LeaseLostError: the lease may be over.
         """
-        now = time.monotonic()
+        now = lease_clock()
         if not self._trust.trusted(now):
             raise LeaseLostError
         return self._trust.expires_at - now

@@ -6,6 +6,7 @@ cancelled. Runs in the supervisor's loop under a lease.
 
 from collections.abc import Callable
 
+from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Outcome, OutcomeKind
 from pgsched.pool.pool import Pool
 from pgsched.rules import demand
@@ -13,6 +14,8 @@ from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.holdings import Holdings
 
+REFRESH = 60.0
+"""Seconds between two looks at most, so that the article's reaper (five minutes) sees that tasks are alive."""
 LONG = 1.0
 """Seconds of run time from which on a claim is confirmed at every turn."""
 
@@ -47,19 +50,33 @@ class Watcher:
     async def turn(self) -> float:
         """Look once; return the seconds until the next look."""
         hinted, self._hinted = self._hinted, False
-        claims = self._holdings.claims() if hinted else [r.claim for r in self._pool.running() if r.seconds >= LONG]
-        if claims:
-            ours = await self._store.confirm(self._supervisor_id, [(claim.task_id, claim.fence) for claim in claims])
-            for claim in claims:
-                if claim.task_id not in ours and claim in self._holdings:
-                    self._drop(claim)
+        try:
+            await self._confirm(hinted)
+        except DatabaseError:
+            self._hinted = self._hinted or hinted
+            raise
         if demand.stale(self._backlog.oldest(), free=self._pool.free()):
             self._give_back()
-        return self._interval
+        return min(self._interval, REFRESH)
+
+    async def _confirm(self, everything: bool) -> None:
+        claims = [running.claim for running in self._pool.running() if everything or running.seconds >= LONG]
+        if everything:
+            claims += self._holdings.claims()
+        asked = {(claim.task_id, claim.fence): claim for claim in claims}
+        if not asked:
+            return
+        ours = await self._store.confirm(self._supervisor_id, list(asked))
+        for fenced, claim in asked.items():
+            if fenced not in ours:
+                self._drop(claim)
 
     def _drop(self, claim: Claim) -> None:
-        if any(running.claim.task_id == claim.task_id for running in self._pool.running()):
-            self._pool.stop_task(claim.task_id, OutcomeKind.CANCELLED, "cancelled")
+        # What runs is judged by its own fence: the books may hold a later claim of the same task by now.
+        if any(running.claim[:2] == claim[:2] for running in self._pool.running()):
+            self._pool.stop_task(claim.task_id, OutcomeKind.CANCELLED, "cancelled", fence=claim.fence)
+            return
+        if claim not in self._holdings:
             return
         self._backlog.put_back(self._pool.recall())
         if self._backlog.discard({claim.task_id}):

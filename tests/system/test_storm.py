@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
 
 from tests.audit import Audit
+from tests.command import Command
 from tests.history import History
 from tests.support import Server, eventually
 from tests.system.conftest import CommandLine
@@ -82,7 +84,11 @@ def test_every_task_ends_by_the_rules_while_workers_and_supervisors_die(
     completed = sum(status == "completed" for _, status, _, _ in rows)
     assert failed_attempts == sum(claims.values()) - completed, "every claim but the last good one left a record"
     for command in pgsched_cli.commands:
-        eventually(lambda c=command: not c.processes(), "no process is left over")
+        eventually(partial(_is_empty, command), "no process is left over")
+
+
+def _is_empty(command: Command) -> bool:
+    return not command.processes()
 
 
 FREEZE = """

@@ -160,15 +160,24 @@ def test_a_batch_whose_reply_was_lost_is_sent_again_as_it_was_and_before_all_oth
     assert len(bench.holdings) == 0
 
 
-def test_strays_are_looked_for_after_a_claims_reply_was_lost(bench: Bench) -> None:
-    bench.now += STRAYS_FOR
-    bench.trust.renewed(bench.now)
-    assert not bench.exchange.may_have_strays()
+def test_strays_are_suspected_until_they_were_looked_for_after_the_server_must_have_ended(bench: Bench) -> None:
     bench.store.ready = [claim(1)]
     bench.store.failures = 1
     with pytest.raises(DatabaseError):
         bench.turn()
-    assert bench.exchange.may_have_strays()
+    suspected = []
+    for waited in (0.0, STRAYS_FOR - 1, STRAYS_FOR):
+        bench.exchange.strays_released(bench.now + waited)
+        suspected.append(bench.exchange.strays_suspected)
+    assert suspected == [True, True, False], "until then the lost claim may still be committed"
+
+
+def test_a_settle_that_learns_of_the_loss_is_counted_among_the_dropped(bench: Bench) -> None:
+    bench.store.alive = False
+    bench.exchange.settle(verdict(1))
+    with pytest.raises(LeaseLostError):
+        bench.turn()
+    assert [v.claim.task_id for v in bench.exchange.forget()] == [1]
 
 
 def test_without_trust_nothing_is_sent(bench: Bench) -> None:

@@ -46,7 +46,7 @@ def test_wants_start_at_the_head_and_then_where_the_last_claim_ended() -> None:
 def test_a_short_claim_makes_its_group_quiet_and_asks_for_a_scan() -> None:
     survey = Survey()
     survey.found([group()], now=0.0, seconds=0.001)
-    assert not survey.incomplete
+    assert not survey.wants_scan(THRIFT * 0.001)
     survey.claimed([want(quota=5)], [claim(1)], total=5)
     assert survey.due(0.0) == []
     assert survey.incomplete

@@ -14,7 +14,7 @@ CREATE TABLE scheduled_tasks (
     run_at       timestamptz  NOT NULL,
     status       varchar(20)  NOT NULL DEFAULT 'queued',
     max_retries  integer      NOT NULL DEFAULT 3 CHECK (max_retries >= 0),
-    retry_count  integer      NOT NULL DEFAULT 0 CHECK (retry_count >= 0),
+    retry_count  integer      NOT NULL DEFAULT 0 CHECK (retry_count >= 0 AND retry_count < 2147483647),
     error_log    text,
     created_at   timestamptz  NOT NULL DEFAULT now(),
     updated_at   timestamptz  NOT NULL DEFAULT now(),

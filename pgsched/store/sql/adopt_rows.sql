@@ -4,7 +4,7 @@
 INSERT INTO scheduled_tasks (id, task_type, payload, run_at, status, max_retries, retry_count, error_log,
                              created_at, updated_at, finished_at)
 SELECT id, task_type, coalesce(payload::jsonb, '{}'), run_at, coalesce(status, 'unknown'),
-       greatest(coalesce(max_retries, 3), 0), greatest(coalesce(retry_count, 0), 0), error_log,
+       greatest(coalesce(max_retries, 3), 0), least(greatest(coalesce(retry_count, 0), 0), 2147483646), error_log,
        coalesce(created_at, updated_at, now()), coalesce(updated_at, created_at, now()),
        CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN coalesce(updated_at, created_at, now()) END
 FROM pgsched_adopted

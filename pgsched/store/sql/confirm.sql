@@ -9,7 +9,7 @@
 WITH supervisor AS MATERIALIZED (
     SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
 ), ours AS MATERIALIZED (
-    SELECT task.id, task.updated_at
+    SELECT task.id, task.fence, task.updated_at
     FROM unnest($2::bigint[], $3::bigint[]) AS claim (id, fence)
     JOIN scheduled_tasks_live AS task ON task.id = ANY (ARRAY[claim.id])
     WHERE task.fence = claim.fence AND task.claimed_by = $1::bigint AND (task.status || '') = 'processing'
@@ -30,4 +30,4 @@ WITH supervisor AS MATERIALIZED (
     FROM stale
     WHERE task.id = ANY (ARRAY[stale.id])
 )
-SELECT id FROM ours
+SELECT id, fence FROM ours
