@@ -141,10 +141,10 @@ def test_f30_a_signal_at_any_time_of_the_start_is_no_traceback(
 ) -> None:
     """F30: before the loop is there to hear it, too."""
     commands = []
-    for step in range(8):
+    for step in range(5):
         command = pgsched_cli("run", APP, "--processes", "1")
         commands.append(command)
-        at = time.monotonic() + step * 0.1
+        at = time.monotonic() + step * 0.15
         eventually(lambda at=at: time.monotonic() >= at)  # type: ignore[misc]
         command.signal(number)
     for command in commands:
