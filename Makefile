@@ -20,9 +20,6 @@ lint: dev ## Lint, format, types, imports.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-chaos: dev ## Run the chaos floor: seeded random kills and cuts, then the invariants.
-	$(BIN)/pytest -v tests/chaos
-
 bench: dev ## Measure the drain of small tasks.
 	$(BIN)/python -m benchmarks drain
 
@@ -31,4 +28,4 @@ bench: dev ## Measure the drain of small tasks.
 	$(BIN)/pip install -q -e '.[dev,embedded,bench]'
 	touch $@
 
-.PHONY: help dev check test lint chaos bench
+.PHONY: help dev check test lint bench
