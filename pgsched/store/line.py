@@ -6,6 +6,7 @@ something about, conflicts, refused data and lack of lock memory, leave as they 
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -67,11 +68,12 @@ class Line:
         :raises psycopg.Error: a conflict, data that the server refuses, or a lack of lock memory: nothing was done.
         """
         async with self._lock:
+            began = time.monotonic()
             try:
                 connection = self._connection or await self._open()
                 result = await deadline(connection, work(connection), self._timeout)
             except _PASSED_ON:
-                self._outage.succeeded()
+                self._outage.succeeded(began)
                 raise
             except (psycopg.Error, DatabaseError, OSError) as error:
                 await self._discard()
@@ -81,7 +83,7 @@ class Line:
             except BaseException:
                 await self._discard()
                 raise
-            self._outage.succeeded()
+            self._outage.succeeded(began)
             return result
 
     async def close(self) -> None:

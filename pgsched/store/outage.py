@@ -22,6 +22,7 @@ class Outage:
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._failed_at = -math.inf
         self._back_at = -math.inf
         self._told = False
         self._failures = 0
@@ -32,7 +33,7 @@ class Outage:
 
     def failed(self, error: BaseException) -> None:
         """Count a failure and log it if it is time to."""
-        now = time.monotonic()
+        self._failed_at = now = time.monotonic()
         if self._since is None:
             self._since = now
             if now - self._back_at > CALM:
@@ -60,9 +61,12 @@ class Outage:
         self._silence.succeeded()
         self._next_summary = now
 
-    def succeeded(self) -> None:
-        """A call was answered."""
-        if self._since is None:
+    def succeeded(self, began: float = math.inf) -> None:
+        """A call was answered.
+
+        :param began: when it was begun, monotonic. One from before the last failure tells nothing of the time since.
+        """
+        if self._since is None or began <= self._failed_at:
             return
         self._back_at = time.monotonic()
         if self._told:

@@ -15,7 +15,7 @@ from pgsched.errors import DatabaseError, DeadlineError, UsageError
 from pgsched.events import FIELDS
 from pgsched.store import redaction
 from pgsched.store.connection import connect, connect_sync, deadline, redact
-from pgsched.store.outage import Outage
+from pgsched.store.outage import CALM, Outage
 from pgsched.store.sql import load
 from pgsched.store.store import Store
 from tests.proxy import Proxy
@@ -338,6 +338,30 @@ class TestOutage:
         assert caplog.records[-1].msg == "database_back"
         assert getattr(caplog.records[-1], FIELDS)["seconds"] == 3999
         assert caplog.records[-1].levelno == logging.WARNING
+
+    def test_f36_a_server_that_comes_and_goes_is_one_outage(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        outage = Outage()
+        for _ in range(90):
+            outage.failed(DatabaseError("away"))
+            now += 0.05
+            outage.succeeded(now)
+            now += 0.05
+        assert events(caplog) == ["database_lost", "database_back"]
+        now += CALM
+        outage.failed(DatabaseError("away"))
+        assert events(caplog) == ["database_lost", "database_back", "database_lost"]
+        assert outage.count == 2
+
+    def test_an_answer_to_what_was_asked_before_the_failure_is_no_return(self, caplog: pytest.LogCaptureFixture) -> None:
+        outage = Outage()
+        began = time.monotonic()
+        outage.failed(DatabaseError("away"))
+        outage.succeeded(began)
+        assert events(caplog) == ["database_lost"]
 
     async def test_no_driver_noise(self, dsn: str, server: Server, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.WARNING)
