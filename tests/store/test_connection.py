@@ -356,7 +356,9 @@ class TestOutage:
         assert events(caplog) == ["database_lost", "database_back", "database_lost"]
         assert outage.count == 2
 
-    def test_an_answer_to_what_was_asked_before_the_failure_is_no_return(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_answer_to_what_was_asked_before_the_failure_is_no_return(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         outage = Outage()
         began = time.monotonic()
         outage.failed(DatabaseError("away"))
