@@ -11,7 +11,7 @@ from pgsched.model import Want
 from pgsched.store.claims import claim_statement
 from pgsched.store.sql import load
 from tests.store.desk import WANT, Table, completed, released, supervisor
-from tests.support import Server
+from tests.support import Server, database_of
 
 Connect = Callable[..., psycopg.Connection]
 ODD = ["a,b", 'quo"te', "back\\slash", "{brace}", "NULL", "", " ", "ümläut", "per%cent"]
@@ -89,14 +89,14 @@ async def test_a_claims_run_at_is_a_floor_whatever_the_session_thinks_of_dates(
     dsn: str, table: Table, server: Server
 ) -> None:
     ids = table.insert(3, run_at="timestamptz '2020-02-03 04:05:06.000007Z'")
-    server.sql("ALTER ROLE CURRENT_USER SET DateStyle = 'SQL, DMY'")
-    try:
-        async with supervisor(dsn) as me:
-            [claim] = await me.claim(total=1)
-            floor = WANT._replace(floor_run_at=claim.run_at, floor_id=claim.task_id)
-            assert [after.task_id for after in await me.claim(floor)] == ids[1:]
-    finally:
-        server.sql("ALTER ROLE CURRENT_USER RESET DateStyle")
+    # There, "IST" is what the session calls its own zone, and reads as Israel's.
+    name = database_of(dsn)
+    server.sql(f"ALTER DATABASE \"{name}\" SET DateStyle = 'SQL, DMY'")
+    server.sql(f"ALTER DATABASE \"{name}\" SET TimeZone = 'Asia/Kolkata'")
+    async with supervisor(dsn) as me:
+        [claim] = await me.claim(total=1)
+        floor = WANT._replace(floor_run_at=claim.run_at, floor_id=claim.task_id)
+        assert [after.task_id for after in await me.claim(floor)] == ids[1:]
 
 
 async def test_infinite_and_ancient_times_do_no_harm(dsn: str, table: Table) -> None:
