@@ -1,6 +1,6 @@
 """What the tests of the store share: a supervisor's view of a database, and one from behind its back."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -107,3 +107,6 @@ def retry(claim: Claim, delay: float = 30.0, failure: Failure = FAILURE) -> Verd
 
 def released(claim: Claim) -> Verdict:
     return Verdict(claim, VerdictKind.RELEASED, 0.0, outcome=OutcomeKind.INTERRUPTED)
+
+
+KINDS: tuple[Callable[[Claim], Verdict], ...] = (completed, failed, retry, released)

@@ -1,15 +1,18 @@
 """Supervisors and their leases; what they confirm, give back, and are told."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsched.errors import SchemaError
 from pgsched.store.sql import load
 from pgsched.store.store import Store
-from tests.store.desk import IDENTITY, WANT, Table, completed, supervisor
+from tests.store.desk import IDENTITY, KINDS, WANT, Table, completed, supervisor
+from tests.support import Server
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -190,3 +193,33 @@ async def test_pruning_takes_what_ended_long_ago_in_batches(dsn: str, table: Tab
     async with supervisor(dsn) as me:
         assert [await me.store.prune(3600, 3) for _ in range(3)] == [3, 2, 0]
     assert table.statuses() == {"completed": 2, "queued": 1}
+
+
+async def test_the_rights_that_check_asks_for_are_all_that_a_supervisor_needs(
+    dsn: str, table: Table, server: Server
+) -> None:
+    role = f"pgsched_test_{os.getpid()}"
+    server.sql(f"CREATE ROLE {role}")
+    try:
+        table.sql(f"SET ROLE {role}")
+        lacks = psycopg.RawCursor(table.connection).execute(load("check_rights")).fetchall()
+        table.sql("RESET ROLE")
+        for relation, privileges, kind in lacks:
+            table.sql(f"GRANT {privileges} ON {kind}{relation} TO {role}")
+        table.insert(5)
+        async with supervisor(make_conninfo(dsn, options=f"-c role={role}")) as me:
+            await me.store.check_schema()
+            claims = await me.claim()
+            assert await me.settle(*[kind(c) for kind, c in zip(KINDS, claims, strict=False)]) == [True] * 4
+            held = [(claim.task_id, claim.fence) for claim in claims]
+            assert await me.store.confirm(me.id, held) == {held[4]}
+            assert await me.store.strays(me.id, []) == 1
+            assert await me.store.reap(me.id, 10) == []
+            assert await me.store.prune(-1, 10) == 2
+            await me.store.set_listening(me.id, True)
+            assert await me.store.depth() != []
+            assert await me.store.renew(me.id, 60)
+            await me.store.expire([me.id])
+            await me.store.deregister(me.id)
+    finally:
+        table.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -10,10 +10,9 @@ import pytest
 from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Failure, OutcomeKind, Verdict
 from tests.proxy import Proxy
-from tests.store.desk import FAILURE, WANT, Supervisor, Table, completed, failed, released, retry, supervisor
+from tests.store.desk import FAILURE, KINDS, WANT, Supervisor, Table, completed, failed, released, retry, supervisor
 
 Connect = Callable[..., psycopg.Connection]
-KINDS: tuple[Callable[[Claim], Verdict], ...] = (completed, failed, retry, released)
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ SELECT need.relation, string_agg(need.privilege, ', ' ORDER BY need.turn) AS pri
 FROM (
     SELECT relation, privilege, turn, '' AS kind
     FROM (VALUES ('scheduled_tasks', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
-                 ('scheduled_tasks_live', ARRAY['SELECT', 'UPDATE']),
-                 ('scheduled_tasks_ended', ARRAY['SELECT', 'UPDATE', 'DELETE']),
+                 ('scheduled_tasks_live', ARRAY['SELECT', 'UPDATE', 'DELETE']),
+                 ('scheduled_tasks_ended', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
                  ('pgsched_supervisors', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
                  ('pgsched_failures', ARRAY['SELECT', 'INSERT', 'DELETE']),
                  ('pgsched_schema', ARRAY['SELECT'])) AS tables (relation, privileges),
