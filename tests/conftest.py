@@ -5,11 +5,14 @@
 """
 
 import asyncio
+import contextlib
+import gc
 import importlib.metadata
 import inspect
 import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,18 +163,33 @@ def _children() -> set[int]:
     }
 
 
+def _descriptors() -> dict[int, str]:
+    """What this process has open to talk to others; plain files are left to the warnings of the interpreter."""
+    found = {}
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{entry}")
+            if target.startswith(("socket:", "pipe:", "anon_inode:", "/memfd:")):
+                found[int(entry)] = target
+    return found
+
+
 @pytest.fixture(autouse=True)
-def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves a child process behind."""
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a child process or a descriptor behind."""
     if "server" in request.fixturenames:
         # Started by the first test that needs it; it is no leftover of that test.
         request.getfixturevalue("server")
-    before = _children()
+    children, descriptors = _children(), _descriptors()
     yield
     try:
-        eventually(lambda: not _children() - before, timeout=5)
+        eventually(lambda: not _children() - children, timeout=5)
     except AssertionError:
-        left = [found.command for pid in _children() - before if (found := process(pid))]
-        for pid in _children() - before:
-            os.kill(pid, 9)
+        left = [found.command for pid in _children() - children if (found := process(pid))]
+        for pid in _children() - children:
+            os.kill(pid, signal.SIGKILL)
         pytest.fail(f"processes left behind: {left}")
+    if _descriptors().items() - descriptors.items():
+        gc.collect()
+        opened = dict(_descriptors().items() - descriptors.items())
+        assert not opened, f"descriptors left behind: {opened}"
