@@ -8,6 +8,7 @@ host idles is a task too late. Runs in the supervisor; pure.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from pgsched.model import Claim, Group, Want
@@ -157,16 +158,32 @@ def _spread(due: list[Group], total: int) -> Plan:
 
 
 def _share(due: list[Group], durations: Durations, places: int, seconds: float, room: int) -> Plan:
+    """One priority after the other, each as if it were the first, and the total of the first for all.
+
+    So a lower priority gets only what the higher ones turn out to lack. That holds while each of those could have
+    taken all; below one that could not, nothing is taken until it is known to be empty.
+    """
+    wants: list[Want] = []
+    total = 0
+    for _, level in groupby(due, key=lambda group: group.priority):
+        taken = _share_level(list(level), durations, places, seconds, room)
+        if not taken:
+            break
+        total = total or min(room, sum(want.quota for want in taken))
+        wants += [want._replace(quota=min(want.quota, total)) for want in taken]
+        if min(want.quota for want in taken) < total:
+            break
+    return Plan(wants, total) if wants else NOTHING
+
+
+def _share_level(due: list[Group], durations: Durations, places: int, seconds: float, room: int) -> list[Want]:
     """Earlier groups take their fill; what they leave, in places and in seconds, goes to the later ones.
 
     A group that finds the seconds gone may still take one task, within an allowance of the same size again:
-    the earlier ones may turn out to have only a row each, and then the slots would starve. Where a higher priority
-    could use all the seconds, the total has no room for that: a lower one then gets only what the higher one lacks.
+    the earlier ones may turn out to have only a row each, and then the slots would starve.
     """
     wants: list[Want] = []
     allowance = seconds
-    total = 0
-    filled: int | None = None
     for group in due:
         if durations.is_long(group.task_type):
             quota = min(places, room)
@@ -179,13 +196,9 @@ def _share(due: list[Group], durations: Durations, places: int, seconds: float, 
             if quota <= 0 < places and each <= allowance:
                 quota = 1
                 allowance -= each
-            if filled is None and seconds < each:
-                filled = group.priority
         if quota > 0:
             wants.append(_want(group, quota))
-            total += quota if filled is None or group.priority == filled else 0
-    total = min(room, total)
-    return Plan([want._replace(quota=min(want.quota, total)) for want in wants], total) if total else NOTHING
+    return wants
 
 
 def _want(group: Group, quota: int) -> Want:

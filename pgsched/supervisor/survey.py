@@ -108,11 +108,16 @@ class Survey:
                 self._incomplete = True
 
     def woken(self, now: float) -> None:
-        """A hint that rows were queued: every remembered group may have some, and so may unknown ones."""
-        for known in self._known.values():
-            known.due_at = min(known.due_at, now)
-        self._hinted = True
+        """A hint that rows were queued: every remembered group may have some, and so may unknown ones.
+
+        While there is other work, the next scan finds out which; trying groups that were just found empty, at every
+        hint, would put that work off.
+        """
         self._incomplete = True
+        if self.next_due(now) > 0:
+            for known in self._known.values():
+                known.due_at = now
+            self._hinted = True
 
     def requeued(self, claim: Claim, due_at: float) -> None:
         """A claim went back into its group, above the floor, and is due again then: no scan needs to find it."""

@@ -74,7 +74,18 @@ class TestPlan:
 
     def test_long_tasks_leave_nothing_for_what_comes_after_them(self) -> None:
         decided = planned(group("long", priority=1), group("tiny"))
-        assert quotas(decided) == [("long", 2)]
+        assert quotas(decided) == [("long", 2), ("tiny", 2)]
+        assert decided.total == 2, "tiny gets only what long lacks"
+
+    def test_f75_nothing_lies_below_a_priority_that_could_not_take_all(self) -> None:
+        decided = planned(group("tiny", priority=2), group("long", priority=1), group("short"))
+        assert quotas(decided) == [("tiny", 500), ("long", 2)]
+        assert decided.total == 500
+
+    def test_f75_equal_types_below_each_other_take_all_that_is_left(self) -> None:
+        decided = planned(*(group("short", priority=priority) for priority in (3, 2, 1)), slots=4)
+        assert quotas(decided) == [("short", 10)] * 3
+        assert decided.total == 10
 
     def test_groups_that_are_not_due_are_not_wanted(self) -> None:
         assert planned(group("tiny", due_in=0.001)) == NOTHING

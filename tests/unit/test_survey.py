@@ -119,3 +119,13 @@ def test_what_is_remembered_is_bounded() -> None:
         survey.found([group(f"type {number}")], now=float(number), seconds=0.0)
     survey.woken(300.0)
     assert len(survey.due(300.0)) <= 65
+
+
+def test_a_hint_does_not_put_off_work_that_is_known() -> None:
+    survey = Survey()
+    survey.found([group("empty"), group("full")], now=0.0, seconds=0.0)
+    survey.claimed([want("empty", 2), want("full", 1)], [claim(1, "full")], total=3)
+    survey.found([group("full")], now=0.0, seconds=0.0)
+    survey.woken(0.1)
+    assert [g.task_type for g in survey.due(0.1)] == ["full"]
+    assert survey.incomplete, "the next scan tells what the hint meant"
