@@ -37,6 +37,11 @@ TEST_SETTINGS = {
 }
 
 
+def pytest_configure() -> None:
+    # A session that is told to end, as CI does at its time limit, still stops its server.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def pytest_report_header() -> list[str]:
     dsn = os.environ.get("PGSCHED_TEST_DSN")
     if dsn:
