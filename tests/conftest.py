@@ -42,6 +42,11 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background so, and every command of a test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_report_header() -> list[str]:
     dsn = os.environ.get("PGSCHED_TEST_DSN")
     if dsn:
