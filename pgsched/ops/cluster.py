@@ -1,6 +1,6 @@
 """One PostgreSQL data directory and the server on it.
 
-Runs the binaries initdb, pg_ctl and postgres, and reads ``postmaster.pid``; it never speaks PostgreSQL's protocol.
+Runs the binaries initdb, pg_ctl and postgres, and reads ``postmaster.pid``; it never logs in.
 It does not decide where the directory is, who may use it, or when the server ends: ``embedded`` does, and it holds
 the locks that make every method here safe to call. Runs in the process that needs the server, before any loop.
 """
@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ from pgsched.errors import DatabaseError, UsageError
 SUPERUSER = "postgres"
 DATABASE = "postgres"
 LOG_LIMIT = 10 * 1024 * 1024
+
+SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+"""The protocol's shortest question; the answer is one byte."""
 
 DEFAULTS = {
     # Written into postgresql.conf when the directory is made, so a user can change them there.
@@ -137,7 +141,7 @@ class Cluster:
         """The live server of this directory, or None.
 
         A pid in a file proves nothing after a crash, in a container, or on a shared file system; whether somebody
-        accepts on the socket is the truth.
+        answers on the socket is the truth.
         """
         noted = self._noted()
         if noted is None:
@@ -146,11 +150,13 @@ class Cluster:
             probe.settimeout(5)
             try:
                 probe.connect(f"{noted.socket_directory}/.s.PGSQL.{noted.port}")
+                probe.sendall(SSL_REQUEST)
+                # A server that is being killed still takes connections, but starts no process that would answer.
+                return noted if probe.recv(1) else None
             except (BlockingIOError, TimeoutError):
-                return noted  # a full backlog: alive, and busy
+                return noted  # a full backlog, or no processor to spare: alive, and busy
             except OSError:
                 return None
-        return noted
 
     def wait_ready(self, timeout: float) -> Endpoint | None:
         """Like :meth:`endpoint`, but waits while the server that is there recovers from a crash."""
