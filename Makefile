@@ -12,7 +12,7 @@ check: ## All that CI runs, in a fresh copy: tests on two servers, lint, types, 
 	.ci/run
 
 test: dev ## Run the tests but those that are marked slow.
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -n 2 -m 'not slow'
 
 lint: dev ## Lint, format, types, imports.
 	$(BIN)/ruff check .
