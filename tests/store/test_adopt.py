@@ -10,30 +10,10 @@ from psycopg.conninfo import make_conninfo
 
 from pgsched.errors import DatabaseError, SchemaError
 from pgsched.store import schema
+from tests.article import text
 from tests.support import Server, eventually
 
-ARTICLE = """
-CREATE TABLE scheduled_tasks (
-    id BIGSERIAL PRIMARY KEY,
-    task_type VARCHAR(64) NOT NULL,
-    payload JSONB NOT NULL DEFAULT '{}',
-    run_at TIMESTAMPTZ NOT NULL,
-    status VARCHAR(20) NOT NULL DEFAULT 'queued',
-    max_retries INT NOT NULL DEFAULT 3,
-    retry_count INT NOT NULL DEFAULT 0,
-    error_log TEXT,
-    created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(),
-    updated_at TIMESTAMPTZ NOT NULL DEFAULT NOW()
-);
-
--- Index specifically tailored for the queue polling query
-CREATE INDEX idx_tasks_poll ON scheduled_tasks (run_at, status)
-WHERE status = 'queued';
-
--- Separate index to optimize the cleaning of stuck/orphaned tasks
-CREATE INDEX idx_tasks_stuck ON scheduled_tasks (status, updated_at)
-WHERE status = 'processing';
-"""
+ARTICLE = text("snippet_1")
 ROWS = """
 INSERT INTO scheduled_tasks (task_type, payload, run_at, status, max_retries, retry_count, error_log,
                              created_at, updated_at)

@@ -1,6 +1,6 @@
 """Workers written after the article, in any language, share the table with our supervisors.
 
-Their statements stand in ``article/``, to the letter (snippets 2, 5 and 7), and are run as they are.
+Their statements stand in ``tests/article/``, to the letter (snippets 2, 5 and 7), and are run as they are.
 """
 
 import asyncio
@@ -8,18 +8,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from pgsched.model import Want
+from tests.article import text
 from tests.store.desk import WANT, Table, completed, supervisor
 
 Connect = Callable[..., psycopg.Connection]
 CLAIM, CLAIM_IN_NAMESPACE, COMPLETE, FAIL, REAP = (
-    (Path(__file__).parent / "article" / f"{name}.sql").read_bytes()
+    text(name).encode()
     for name in ("snippet_2", "snippet_5_claim", "snippet_5_complete", "snippet_5_fail", "snippet_7")
 )
 LONG_AGO = "UPDATE scheduled_tasks SET updated_at = now() - interval '6 minutes' WHERE id = ANY (%s)"

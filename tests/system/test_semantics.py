@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from tests.article import text
 from tests.audit import Audit
 from tests.support import Server, eventually
 from tests.system.conftest import CommandLine
@@ -15,67 +16,9 @@ from tests.system.rows import Rows
 
 APP = "tests.system.tasks:app"
 
-ARTICLE_TABLE = """
--- Robust schema for high-throughput scheduled tasks
-CREATE TABLE scheduled_tasks (
-    id BIGSERIAL PRIMARY KEY,
-    task_type VARCHAR(64) NOT NULL,
-    payload JSONB NOT NULL DEFAULT '{}',
-    run_at TIMESTAMPTZ NOT NULL,
-    status VARCHAR(20) NOT NULL DEFAULT 'queued',
-    max_retries INT NOT NULL DEFAULT 3,
-    retry_count INT NOT NULL DEFAULT 0,
-    error_log TEXT,
-    created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(),
-    updated_at TIMESTAMPTZ NOT NULL DEFAULT NOW()
-);
-
--- Index specifically tailored for the queue polling query
-CREATE INDEX idx_tasks_poll ON scheduled_tasks (run_at, status)
-WHERE status = 'queued';
-
--- Separate index to optimize the cleaning of stuck/orphaned tasks
-CREATE INDEX idx_tasks_stuck ON scheduled_tasks (status, updated_at)
-WHERE status = 'processing';
-"""
-ARTICLE_CLAIM = """
-WITH candidate_task AS (
-    SELECT id
-    FROM scheduled_tasks
-    WHERE status = 'queued' AND run_at <= NOW()
-    ORDER BY run_at ASC, id ASC
-    LIMIT 10
-    FOR UPDATE SKIP LOCKED
+ARTICLE_TABLE, ARTICLE_CLAIM, ARTICLE_COMPLETE, ARTICLE_FAIL, ARTICLE_REAP = (
+    text(name) for name in ("snippet_1", "snippet_2", "snippet_5_complete", "snippet_5_fail", "snippet_7")
 )
-UPDATE scheduled_tasks
-SET status = 'processing', updated_at = NOW()
-WHERE id = (
-    SELECT id FROM candidate_task
-    WHERE pg_try_advisory_xact_lock(1337, (id % 2147483647)::integer)
-    LIMIT 1
-)
-RETURNING id, task_type, payload, retry_count;
-"""
-ARTICLE_COMPLETE = "UPDATE scheduled_tasks SET status = 'completed', updated_at = NOW() WHERE id = $1"
-ARTICLE_FAIL = """
-UPDATE scheduled_tasks
-SET status = CASE WHEN retry_count < max_retries THEN 'queued' ELSE 'failed' END,
-    retry_count = retry_count + 1,
-    error_log = $2,
-    run_at = NOW() + (INTERVAL '1 minute' * (retry_count + 1)), -- exponential backoff
-    updated_at = NOW()
-WHERE id = $1
-"""
-ARTICLE_REAP = """
-UPDATE scheduled_tasks
-SET status = 'queued',
-    retry_count = retry_count + 1,
-    error_log = 'Reaper detected orphaned task: worker node terminated unexpectedly',
-    updated_at = NOW()
-WHERE status = 'processing'
-  AND updated_at < NOW() - INTERVAL '5 minutes'
-  AND pg_try_advisory_xact_lock(1337, (id % 2147483647)::integer);
-"""
 
 
 @pytest.fixture
