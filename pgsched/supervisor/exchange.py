@@ -25,8 +25,6 @@ BATCH = 1000
 """Verdicts that one settle takes at most."""
 GATHER = 0.004
 """Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty."""
-
-
 STRAYS_FOR = 60.0
 """Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
 SATURATED = 0.25
@@ -181,6 +179,7 @@ class Exchange:
             self._trust_or_lose()
             groups = await self._due_groups() if self.claiming else []
             if not self.claiming:
+                # A drain began while the groups were looked up.
                 groups = []
             decided = plan(
                 groups,
@@ -271,11 +270,11 @@ class Exchange:
         if not answer.lease_alive:
             raise LeaseLostError
         self._unsure = []
-        # This process may have been stopped while the answer lay in the socket; those rows are not ours any more.
-        self._trust_or_lose()
         seconds = self.clock() - started
         if verdicts:
             self._close(verdicts, answer.settled, seconds)
+        # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
+        self._trust_or_lose()
         if wants:
             self._survey.claimed(wants, answer.claims, total)
             self._holdings.add(answer.claims)

@@ -190,6 +190,7 @@ def test_without_trust_nothing_is_sent(bench: Bench) -> None:
 
 def test_an_answer_that_comes_after_trust_has_ended_brings_no_claims(bench: Bench) -> None:
     bench.store.ready = [claim(1)]
+    bench.exchange.settle(verdict(2))
     plain = bench.store.exchange
 
     async def slow(*arguments: Any, **more: Any) -> Exchanged:
@@ -202,6 +203,7 @@ def test_an_answer_that_comes_after_trust_has_ended_brings_no_claims(bench: Benc
         bench.turn()
     assert len(bench.holdings) == 0
     assert len(bench.backlog) == 0
+    assert bench.heard.settles == [(1, 0)], "what was written was written"
 
 
 def test_a_lease_that_the_database_has_given_up_ends_the_tenure(bench: Bench) -> None:
