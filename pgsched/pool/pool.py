@@ -38,8 +38,6 @@ class Running(NamedTuple):
     slot: int
     pid: int | None
     seconds: float
-    started: float
-    """Monotonic."""
 
 
 class Pool:
@@ -169,7 +167,7 @@ class Pool:
         """What runs now."""
         now = time.monotonic()
         return [
-            Running(slot.running.claim, slot.number, slot.process.pid, now - slot.started, slot.started)
+            Running(slot.running.claim, slot.number, slot.process.pid, now - slot.started)
             for slot in self._workers.slots.values()
             if slot.running is not None and slot.process is not None
         ]
@@ -203,17 +201,6 @@ class Pool:
         for slot in self._workers.slots.values():
             slot.worn = slot.worn or RECYCLED
         self._workers.retire()
-
-    async def drain(self, timeout: float) -> None:
-        """Let running tasks finish for so many seconds, stop the rest, then end the pool."""
-        workers = self._workers
-        workers.filler.close()
-        workers.emit([(claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for claim in self.recall()])
-        await self._until(lambda: not self.running(), timeout)
-        for running in self.running():
-            self.stop_task(running.claim.task_id, OutcomeKind.INTERRUPTED, "drain")
-        await self._until(lambda: not self.running(), self.settings.grace + END_WITHIN)
-        await self.stop()
 
     async def stop(self) -> None:
         """Kill every worker and wait for their ends; what was running comes as INTERRUPTED. Safe to call twice."""

@@ -1,7 +1,7 @@
 """How long to leave something alone that keeps failing: the database, above all.
 
 Half of each delay is fixed and half is drawn, so that the attempts of one supervisor have a bounded rate and
-those of many do not fall together when a server returns. Pure: clock and dice are arguments.
+those of many do not fall together when a server returns. Pure: the dice are an argument.
 """
 
 from collections.abc import Callable
@@ -17,23 +17,15 @@ class Backoff:
     def __init__(self, base: float = 0.5, cap: float = 30.0) -> None:
         self._base = base
         self._cap = cap
-        self._since: float | None = None
         self.failures = 0
         """How many came without a success between them."""
 
-    def failed(self, now: float, random: Callable[[], float]) -> float:
+    def failed(self, random: Callable[[], float]) -> float:
         """Count a failure and return the seconds to wait: from half the ceiling up to the ceiling."""
-        if self._since is None:
-            self._since = now
         ceiling = min(self._cap, self._base * 2.0 ** min(self.failures, 60))
         self.failures += 1
         return ceiling * (0.5 + 0.5 * random())
 
-    def outage(self, now: float) -> float:
-        """Seconds since the first failure of the row; 0 when all is well."""
-        return 0.0 if self._since is None else now - self._since
-
     def succeeded(self) -> None:
         """Begin anew."""
-        self._since = None
         self.failures = 0

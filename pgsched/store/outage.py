@@ -53,7 +53,7 @@ class Outage:
             failures = self._failures if self._failures > 1 else None
             emit("database_lost", logging.WARNING, failures=failures, error=str(error))
         self._told = True
-        self._next_summary = now + self._silence.failed(now, lambda: 1.0)
+        self._next_summary = now + self._silence.failed(lambda: 1.0)
 
     def _begin(self, now: float) -> None:
         self.count += 1

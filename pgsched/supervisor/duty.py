@@ -7,7 +7,6 @@ reported and the duty goes on, because the others must not suffer for it.
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable
 
 from pgsched.errors import DatabaseError, PoolError
@@ -63,9 +62,9 @@ class Duty:
             raise
         except DatabaseError:
             # The store has logged the outage; a line from each duty would bury it.
-            return self._backoff.failed(time.monotonic(), random.random), False
+            return self._backoff.failed(random.random), False
         except Exception as error:
             self._observer.event("duty_failed", logging.ERROR, duty=self.name, error=repr(error), exc_info=True)
-            return self._backoff.failed(time.monotonic(), random.random), False
+            return self._backoff.failed(random.random), False
         self._backoff.succeeded()
         return pause, True

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import math
 import random
-import time
 from collections.abc import Callable
 
 from pgsched.config import Settings
@@ -36,7 +35,7 @@ from pgsched.supervisor.tenure import Expiry, Renewal, race
 from pgsched.supervisor.watching import Watcher
 
 TEND = 0.05
-"""Seconds between two looks at the pool at most: bounds how late a limit is enforced."""
+"""Seconds between two looks at the pool: so late is it noticed that a task has turned out long."""
 STUCK = 4 * demand.AHEAD_SECONDS
 """Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
 FINAL_ATTEMPTS = 2
@@ -159,7 +158,7 @@ class Supervisor:
             try:
                 supervisor_id = await self._store.register(self._identity, self.settings.lease)
             except DatabaseError:
-                await asyncio.sleep(backoff.failed(time.monotonic(), random.random))
+                await asyncio.sleep(backoff.failed(random.random))
                 continue
             self._trust.renewed(started)
             self._observer.event("registered", logging.INFO, supervisor=supervisor_id, lease=self.settings.lease)
@@ -327,7 +326,7 @@ class Supervisor:
             asyncio.get_running_loop().call_soon(self._feed)
 
     def _feed(self) -> None:
-        """Move what waits into slots, and see that more comes when some stay free."""
+        """Move what waits into slots, as long as it is ours beyond doubt."""
         self._feeding = False
         if self.state is not SupervisorState.RUNNING or not self._trust.trusted(lease_clock()):
             return

@@ -285,27 +285,6 @@ async def test_the_number_of_slots_can_be_changed(tmp_path: Path) -> None:
             harness.pool.resize(0)
 
 
-async def test_drain_lets_tasks_finish_and_gives_back_what_has_not_begun(tmp_path: Path) -> None:
-    mark, done = tmp_path / "mark", tmp_path / "done"
-    async with pooled() as harness:
-        running = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}))
-        waiting = harness.start("noop", ahead=1)
-        await eventually_async(mark.exists)
-        draining = asyncio.create_task(harness.pool.drain(timeout=10))
-        assert (await harness.outcome(waiting))[:2] == (OutcomeKind.INTERRUPTED, 0.0)
-        assert not draining.done()
-        done.touch()
-        await draining
-        assert harness.outcomes[running].kind is OutcomeKind.RETURNED
-
-
-async def test_drain_interrupts_what_takes_too_long() -> None:
-    async with pooled(grace=0.3) as harness:
-        task = harness.start("nap", '{"seconds": 600}')
-        await harness.pool.drain(timeout=0.2)
-        assert harness.outcomes[task].kind is OutcomeKind.INTERRUPTED
-
-
 async def test_stop_ends_everything_at_once() -> None:
     async with pooled(processes=2, grace=60.0) as harness:
         tasks = [harness.start("stubborn"), harness.start("stubborn")]

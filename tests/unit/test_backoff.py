@@ -8,20 +8,10 @@ from pgsched.rules.backoff import Backoff
 
 def test_ceiling_doubles_until_the_cap_and_begins_anew() -> None:
     backoff = Backoff(base=1.0, cap=5.0)
-    assert [backoff.failed(float(n), lambda: 1.0) for n in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert [backoff.failed(lambda: 1.0) for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     assert backoff.failures == 5
     backoff.succeeded()
-    assert backoff.failed(9.0, lambda: 1.0) == 1.0
-
-
-def test_outage_counts_from_the_first_failure() -> None:
-    backoff = Backoff()
-    assert backoff.outage(50.0) == 0.0
-    backoff.failed(100.0, lambda: 0.5)
-    backoff.failed(130.0, lambda: 0.5)
-    assert backoff.outage(142.0) == 42.0
-    backoff.succeeded()
-    assert backoff.outage(143.0) == 0.0
+    assert backoff.failed(lambda: 1.0) == 1.0
 
 
 @given(failures=st.integers(1, 200), dice=st.floats(0, 1, exclude_max=True))
@@ -29,10 +19,10 @@ def test_no_attempt_comes_sooner_than_half_the_ceiling(failures: int, dice: floa
     backoff = Backoff(base=0.5, cap=30.0)
     for n in range(failures):
         ceiling = min(30.0, 0.5 * 2**n)
-        assert ceiling / 2 <= backoff.failed(0.0, lambda: dice) <= ceiling
+        assert ceiling / 2 <= backoff.failed(lambda: dice) <= ceiling
 
 
 def test_a_row_of_failures_without_end_does_not_overflow() -> None:
     backoff = Backoff()
     backoff.failures = 10**6
-    assert backoff.failed(0.0, lambda: 1.0) == 30.0
+    assert backoff.failed(lambda: 1.0) == 30.0

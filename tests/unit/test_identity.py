@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from pgsched.pool.limits import entry
 from pgsched.supervisor import identity
 from pgsched.supervisor.identity import identify, is_gone
 
@@ -25,7 +26,7 @@ def test_a_living_process_is_told_from_a_later_one_with_its_pid() -> None:
 def test_a_zombie_and_a_collected_process_are_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    found = identity.entry(process.pid)
+    found = entry(process.pid)
     assert found is not None
     assert is_gone(process.pid, found.started_ticks), "it is a zombie now"
     process.wait()
