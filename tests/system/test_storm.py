@@ -10,7 +10,7 @@ import pytest
 from tests.audit import Audit
 from tests.command import Command
 from tests.history import History
-from tests.support import Server, eventually
+from tests.support import Server, eventually, gone
 from tests.system.conftest import CommandLine
 
 TASKS = 200
@@ -151,3 +151,41 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
     )
     frozen.signal(signal.SIGTERM)
     assert frozen.wait(20).code == 0
+
+
+STUBBORN = """
+import time
+from pgsched import App, Interrupted
+from tests.audit import entry
+
+app = App()
+
+@app.task
+def stubborn() -> None:
+    with entry():
+        while True:
+            try:
+                time.sleep(60)
+            except Interrupted:
+                pass
+"""
+
+
+def test_a_worker_that_will_not_stop_does_not_outlive_the_lease_that_was_lost(
+    server: Server, dsn: str, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    pgsched_cli.module("headstrong", STUBBORN)
+    server.sql("INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('stubborn', now())", dsn=dsn)
+    frozen = pgsched_cli("run", "headstrong:app", "--processes", "1", "--lease", "2")
+    [running] = eventually(audit.entries, "the task runs")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        eventually(
+            lambda: server.value("SELECT bool_and(lease_until < now()) FROM pgsched_supervisors", dsn=dsn),
+            "its lease has run out",
+        )
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    frozen.wait_for("lease_lost")
+    # The grace of any other stop is five seconds.
+    eventually(lambda: gone(running.pid), "its worker was killed", timeout=2.5)

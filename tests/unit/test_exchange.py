@@ -220,6 +220,15 @@ def test_nothing_is_claimed_once_claiming_is_over(bench: Bench) -> None:
     assert bench.store.calls == []
 
 
+def test_a_halted_exchange_begins_nothing_until_the_rest_is_settled(bench: Bench) -> None:
+    asyncio.run(bench.exchange.halt())
+    bench.exchange.settle(verdict(1))
+    bench.turn()
+    assert bench.exchanges() == []
+    asyncio.run(bench.exchange.settle_rest(1))
+    assert [call[2] for call in bench.exchanges()] == [[1]]
+
+
 def test_an_idle_turn_waits_for_the_poll_interval_and_asks_for_wake_ups() -> None:
     bench = Bench(listens=True)
     bench.turn()

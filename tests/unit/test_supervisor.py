@@ -1,0 +1,70 @@
+"""What the supervisor itself decides between its duties, on a pool that only remembers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pgsched.config import Settings
+from pgsched.model import Claim, Outcome, TaskType, Verdict
+from pgsched.pool.pool import Running
+from pgsched.rules.states import SupervisorState
+from pgsched.supervisor.clock import lease_clock
+from pgsched.supervisor.supervisor import Supervisor
+
+
+def claim(task_id: int) -> Claim:
+    return Claim(task_id, 1, "a", "default", 0, "{}", 0, 3, None, 0.0, "")
+
+
+class RememberingPool:
+    def __init__(self) -> None:
+        self.dispatched: list[int] = []
+        self.task_types: dict[str, TaskType] = {}
+
+    def dispatch(self, claim: Claim, ahead: int, within: float) -> bool:
+        self.dispatched.append(claim.task_id)
+        return True
+
+    def running(self) -> list[Running]:
+        return []
+
+
+class Deaf:
+    """An observer that hears nothing."""
+
+    def claimed(self, claims: Sequence[Claim], *, skipped: int, failed: int, seconds: float) -> None: ...
+
+    def settled(self, verdicts: Sequence[Verdict], *, fenced: int, seconds: float) -> None: ...
+
+    def outcome(self, claim: Claim, outcome: Outcome, verdict: Verdict | None) -> None: ...
+
+    def reaped(self, claims: Sequence[Claim]) -> None: ...
+
+    def sampled(self, name: str, value: float, **labels: str) -> None: ...
+
+    def event(self, name: str, level: int, **fields: object) -> None: ...
+
+
+def supervisor(pool: Any, state: SupervisorState) -> Supervisor:
+    made = Supervisor(Settings(app="a:app", processes=1, lease=2.0), None, pool, Deaf(), version="0")  # type: ignore[arg-type]
+    made.state = state
+    made._backlog.push([claim(1)])
+    return made
+
+
+def test_nothing_is_begun_when_the_lease_may_be_over() -> None:
+    pool = RememberingPool()
+    frozen = supervisor(pool, SupervisorState.RUNNING)
+    frozen._trust.renewed(lease_clock() - 60)
+    frozen._feed()
+    assert pool.dispatched == []
+    frozen._trust.renewed(lease_clock())
+    frozen._feed()
+    assert pool.dispatched == [1]
+
+
+def test_nothing_is_begun_once_it_drains() -> None:
+    pool = RememberingPool()
+    draining = supervisor(pool, SupervisorState.DRAINING)
+    draining._trust.renewed(lease_clock())
+    draining._feed()
+    assert pool.dispatched == []
