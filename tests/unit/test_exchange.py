@@ -229,6 +229,20 @@ def test_a_halted_exchange_begins_nothing_until_the_rest_is_settled(bench: Bench
     assert [call[2] for call in bench.exchanges()] == [[1]]
 
 
+def test_a_drain_that_begins_while_groups_are_looked_up_stops_that_claim(bench: Bench) -> None:
+    bench.store.ready = [claim(1)]
+    plain = bench.store.discover
+
+    async def discover(*arguments: Any) -> list[Group]:
+        groups = await plain(*arguments)
+        bench.exchange.claiming = False
+        return groups
+
+    bench.store.discover = discover  # type: ignore[method-assign]
+    bench.turn()
+    assert bench.exchanges() == []
+
+
 def test_an_idle_turn_waits_for_the_poll_interval_and_asks_for_wake_ups() -> None:
     bench = Bench(listens=True)
     bench.turn()
