@@ -229,7 +229,9 @@ def test_a_halted_exchange_begins_nothing_until_the_rest_is_settled(bench: Bench
     assert [call[2] for call in bench.exchanges()] == [[1]]
 
 
-def test_a_drain_that_begins_while_groups_are_looked_up_stops_that_claim(bench: Bench) -> None:
+def test_a_drain_that_begins_while_groups_are_looked_up_stops_that_claim(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.store.ready = [claim(1)]
     plain = bench.store.discover
 
@@ -238,7 +240,7 @@ def test_a_drain_that_begins_while_groups_are_looked_up_stops_that_claim(bench: 
         bench.exchange.claiming = False
         return groups
 
-    bench.store.discover = discover  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.store, "discover", discover)
     bench.turn()
     assert bench.exchanges() == []
 
