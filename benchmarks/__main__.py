@@ -1,69 +1,142 @@
-"""``python -m benchmarks drain``: run a scenario on the embedded server or on ``--dsn``, print medians and spread."""
+"""``python -m benchmarks SCENARIO|list|all|report``: measures on the embedded server or on ``--dsn``.
 
+Prints medians and spread; ``--json`` keeps them for ``report``. Ctrl-C and SIGTERM end it in order: processes are
+stopped, the schema is dropped, and an embedded server is removed.
+"""
+
+import os
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
 
 import click
 import psycopg
 
-from benchmarks.drain import drain
-from benchmarks.results import document, summarise
-from pgsched.ops import embedded
-from pgsched.store.schema import migrate
+from benchmarks.registry import SCENARIOS
+from benchmarks.running import Request, Session, described, tell
+from benchmarks.scenario import Unavailable
+from benchmarks.server import server
+from pgsched.errors import ExitCode, PgschedError
+from pgsched.store.redaction import one_line, redact
 
-SETTINGS = ("synchronous_commit", "fsync", "shared_buffers", "max_wal_size")
-
-
-@click.command()
-@click.argument("scenario", type=click.Choice(["drain"]))
-@click.option("--dsn", help="An empty database of a server to measure; default: an embedded server of its own.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here.")
-@click.option("--repeat", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--tasks", default=20_000, show_default=True, type=click.IntRange(100))
-@click.option("--processes", default=2, show_default=True, type=click.IntRange(1))
-@click.option("--quick", is_flag=True, help="Once, with few tasks: only to see that it runs.")
-def main(
-    scenario: str, dsn: str | None, json_file: Path | None, repeat: int, tasks: int, processes: int, quick: bool
-) -> None:
-    """Measure SCENARIO."""
-    if quick:
-        repeat, tasks = 1, 2_000
-    with _server(dsn) as server:
-        migrate(server)
-        with psycopg.connect(server, autocommit=True) as connection:
-            version = str(connection.info.server_version)
-            settings = {name: str(_show(connection, name)) for name in SETTINGS}
-        runs = [drain(server, tasks=tasks, processes=processes) for _ in range(repeat)]
-    results = summarise(runs)
-    for figure in results:
-        click.echo(
-            f"{figure['name']:24} {figure['value']:12,.3f} {figure['unit']:4} "
-            f"({figure['min']:,.3f} to {figure['max']:,.3f} in {repeat} runs)"
-        )
-    if json_file is not None:
-        json_file.write_text(document(scenario, version, settings, results) + "\n")
+FAILED, USAGE = 1, 2
+PARAMS = ("tasks", "rate", "seconds")
+OPTIONS = (
+    click.option("--dsn", metavar="DSN", help="The server to measure.  [default: an embedded one of its own]"),
+    click.option("--json", "json_path", metavar="PATH", type=click.Path(path_type=Path), help="Keep the figures here."),
+    click.option("--repeat", metavar="N", type=click.IntRange(1), help="Runs.  [default: 1 to 3, with --quick 1]"),
+    click.option("--quick", is_flag=True, help="Small sizes: only to see that it runs."),
+    click.option("--processes", metavar="N", default=2, show_default=True, type=click.IntRange(1), help="Workers."),
+    click.option("--tasks", metavar="N", type=click.IntRange(1), help="Where a scenario has a number of tasks."),
+    click.option("--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="Tasks a second, for paced."),
+    click.option("--seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="How long, for paced."),
+)
 
 
-@contextmanager
-def _server(dsn: str | None) -> Iterator[str]:
-    if dsn is not None:
-        yield dsn
-        return
-    with TemporaryDirectory(prefix="pgsched-bench-") as directory:
-        Path(directory).chmod(0o711)
-        handle = embedded.start(Path(directory) / "server")
-        try:
-            yield handle.dsn
-        finally:
-            handle.close()
+class InOrder(click.Group):
+    """Lists its commands as they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return list(self.commands)
 
 
-def _show(connection: psycopg.Connection, name: str) -> object:
-    row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()
-    return row[0] if row else None
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def commands() -> None:
+    """Measure pgsched. Exit codes: 1 a scenario failed, 2 wrong usage or a refusal, 3 no database."""
+
+
+@commands.command("list")
+def list_scenarios() -> None:
+    """Name the scenarios."""
+    for name, entry in SCENARIOS.items():
+        click.echo(f"{name:10} {entry.about}")
+
+
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that all scenarios share."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+@commands.command("all")
+@with_options
+def run_all(json_path: Path | None, **options: Any) -> int:
+    """Run every scenario; --json names a directory, which gets a file for each."""
+    if json_path is not None:
+        json_path.mkdir(parents=True, exist_ok=True)
+    with server(options["dsn"]) as measured:
+        session = Session(measured, _request(**options))
+        session.warn()
+        failed = session.measure_all(json_path)
+    if failed:
+        tell(f"{len(failed)} of {len(SCENARIOS)} scenarios failed: {', '.join(failed)}")
+    return FAILED if failed else 0
+
+
+def _add(name: str, about: str) -> None:
+    @commands.command(name, help=f"{about[0].upper()}{about[1:]}.")
+    @with_options
+    def run_one(json_path: Path | None, **options: Any) -> int:
+        with server(options["dsn"]) as measured:
+            session = Session(measured, _request(**options))
+            session.warn()
+            session.measure(name, json_path)
+        return 0
+
+
+def _request(*, repeat: int | None, quick: bool, processes: int, **others: Any) -> Request:
+    params = {name: float(others[name]) for name in PARAMS if others[name] is not None}
+    return Request(repeat=repeat, quick=quick, processes=processes, params=params)
+
+
+for _name, _entry in SCENARIOS.items():
+    _add(_name, _entry.about)
+
+
+def main() -> int:
+    """Run the command line; every end is an exit code and at most one line."""
+    _end_in_order()
+    try:
+        return int(commands.main(prog_name="python -m benchmarks", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    except (KeyboardInterrupt, click.Abort):
+        return 128 + signal.SIGINT
+    except Unavailable as error:
+        tell(one_line(error))
+        return USAGE
+    except PgschedError as error:
+        tell(one_line(error))
+        return error.exit_code
+    except Exception as error:
+        tell(described(error))
+        if os.environ.get("PGSCHED_DEBUG") == "1":
+            click.echo(redact(traceback.format_exc()), err=True, nl=False)
+        return ExitCode.DATABASE if isinstance(error, psycopg.OperationalError) else FAILED
+
+
+def _end_in_order() -> None:
+    """Turn the first SIGINT, SIGTERM or SIGHUP into an exception; later ones must not cut the tidying short."""
+    ending = False
+
+    def end(number: int, _: FrameType | None) -> None:
+        nonlocal ending
+        if ending:
+            return
+        ending = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
 
 
 if __name__ == "__main__":

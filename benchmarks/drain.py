@@ -1,114 +1,102 @@
-"""Drain: N no-op tasks are queued; how long do the workers of one supervisor take until all are completed?
+"""Drain: tasks that do nothing are queued; how long do the workers of one supervisor take until all are completed?
 
-Beside it, in the same run, the floor: the same claim and settle statements on one connection, nothing executed.
-Steady state is counted from the first completed task to the last, so start-up is apart.
+Beside it, in the same run, the floor: the same claims and settles on one connection, nothing executed. Rates are
+counted from the first moment at which tasks were completed to the last, processor time from the supervisor's
+registration; the way there is told apart.
 """
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import NamedTuple
 
 import psycopg
 
-from benchmarks.results import Result
+from benchmarks.ended import rate, settled, wait_for_all, wait_for_task
+from benchmarks.filling import queue_noops
+from benchmarks.scenario import Bench, Result
+from benchmarks.supervisors import Supervisor, supervisor
 from pgsched.model import Identity, Outcome, OutcomeKind, Retry, Want
 from pgsched.rules.verdict import decide
 from pgsched.store.store import Store
 
 BATCH = 500
-NOTHING_TO_RETRY = Retry(max=0)
+LEASE = 3600.0
+NO_RETRY = Retry(max=0)
 
 
-def drain(dsn: str, *, tasks: int, processes: int) -> list[Result]:
-    """Measure one drain and one floor on a database that holds our schema and nothing else."""
-    floor = asyncio.run(_floor(dsn, tasks))
-    _queue(dsn, tasks)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        before = _counters(connection)
-        with _supervisor(dsn, processes) as supervisor:
-            started = time.monotonic()
-            first = _wait(connection, 1, supervisor)
-            done = _wait(connection, tasks, supervisor)
-        after = _counters(connection)
-        span = connection.execute(
-            "SELECT date_part('epoch', max(finished_at) - min(finished_at)) FROM scheduled_tasks"
-        ).fetchone()
-    seconds = float(span[0]) if span else done - first
-    rate = tasks / seconds
+class Used(NamedTuple):
+    """Processor time up to now, in seconds."""
+
+    postgres: float | None
+    supervisor: float
+    workers: float
+
+
+def drain(bench: Bench) -> list[Result]:
+    """Measure one floor and one drain, each in a schema of its own."""
+    tasks = int(bench.params.get("tasks", 2_000 if bench.quick else 50_000))
+    bench.progress(f"the floor: {tasks} tasks")
+    with bench.server.fresh() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            queue_noops(connection, tasks)
+        floor = asyncio.run(_floor(dsn, tasks))
+    bench.progress(f"the drain: {tasks} tasks")
+    with psycopg.connect(bench.dsn, autocommit=True) as connection:
+        first_id = queue_noops(connection, tasks)
+    counted = bench.server.counters()
+    begin = time.monotonic()
+    with psycopg.connect(bench.dsn) as connection, supervisor(bench.dsn, bench.processes) as running:
+        before = _used(bench, running)
+        # In one transaction, which is one commit, because commits are counted. It keeps no snapshot between two looks.
+        wait_for_task(connection, first_id, [running])
+        first_completed = time.monotonic() - begin
+        wait_for_task(connection, first_id + tasks - 1, [running])
+        wait_for_all(connection, tasks, [running])
+        after = _used(bench, running)
+        reached = rate(settled(connection))
+    recounted = bench.server.counters()
     return [
-        Result("tasks_per_s", rate, "1/s"),
+        Result("tasks_per_s", reached, "1/s"),
         Result("floor_tasks_per_s", floor, "1/s"),
-        Result("ratio_to_floor", rate / floor, ""),
-        Result("commits_per_task", (after[0] - before[0]) / tasks, ""),
-        Result("wal_bytes_per_task", (after[1] - before[1]) / tasks, "B"),
-        Result("first_completed_s", first - started, "s"),
+        Result("ratio_to_floor", reached / floor if reached else None, ""),
+        Result("commits_per_task", (recounted.commits - counted.commits) / tasks, ""),
+        Result("wal_bytes_per_task", (recounted.wal_bytes - counted.wal_bytes) / tasks, "B"),
+        Result("postgres_cpu_us_per_task", _microseconds(before.postgres, after.postgres, tasks), "us"),
+        Result("supervisor_cpu_us_per_task", _microseconds(before.supervisor, after.supervisor, tasks), "us"),
+        Result("worker_cpu_us_per_task", _microseconds(before.workers, after.workers, tasks), "us"),
+        Result("first_completed_s", first_completed, "s"),
     ]
 
 
-def _queue(dsn: str, tasks: int) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("TRUNCATE scheduled_tasks")
-        connection.execute(
-            "INSERT INTO scheduled_tasks (task_type, run_at) SELECT 'noop', now() FROM generate_series(1, %s)", [tasks]
-        )
+def _used(bench: Bench, running: Supervisor) -> Used:
+    return Used(bench.server.cpu_seconds(), running.cpu_seconds(), running.workers_cpu_seconds())
+
+
+def _microseconds(before: float | None, after: float | None, tasks: int) -> float | None:
+    return None if before is None or after is None else (after - before) / tasks * 1e6
 
 
 async def _floor(dsn: str, tasks: int) -> float:
-    _queue(dsn, tasks)
+    """Claim and settle all there is as a supervisor would whose workers take no time; tasks a second."""
     store = Store(dsn)
     await store.open()
     identity = Identity(host="floor", boot_id="floor", pid_namespace=0, pid=os.getpid(), started_ticks=0, processes=1)
-    supervisor = await store.register(identity, 120.0)
+    claimer = await store.register(identity, LEASE)
     outcome = Outcome(OutcomeKind.RETURNED, 0.0)
-    want = [Want("noop", "default", 0, BATCH)]
-    started = time.monotonic()
-    answer = await store.exchange(supervisor, [], want, BATCH)
-    settled = 0
+    settled_tasks = 0
+    began = time.monotonic()
+    answer = await store.exchange(claimer, [], [Want("noop", "default", 0, BATCH)], BATCH)
     while answer.claims:
-        verdicts = [decide(claim, outcome, NOTHING_TO_RETRY, float) for claim in answer.claims]
-        settled += len(verdicts)
-        answer = await store.exchange(supervisor, [v for v in verdicts if v], want, BATCH)
-    seconds = time.monotonic() - started
-    await store.deregister(supervisor)
+        verdicts = [verdict for claim in answer.claims if (verdict := decide(claim, outcome, NO_RETRY, float))]
+        last = answer.claims[-1]
+        # The next scan starts where this one ended, as a supervisor's does.
+        want = Want(last.task_type, last.queue, last.priority, BATCH, last.run_at, last.task_id)
+        answer = await store.exchange(claimer, verdicts, [want], BATCH)
+        settled_tasks += sum(answer.settled)
+    seconds = time.monotonic() - began
+    await store.deregister(claimer)
     await store.close()
-    if settled != tasks:
-        raise RuntimeError(f"the floor settled {settled} of {tasks} tasks")
+    if settled_tasks != tasks:
+        raise RuntimeError(f"the floor settled {settled_tasks} of {tasks} tasks")
     return tasks / seconds
-
-
-@contextmanager
-def _supervisor(dsn: str, processes: int) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "pgsched", "run", "benchmarks.tasks:app", "--processes", str(processes)]
-    environment = {**os.environ, "PGSCHED_DSN": dsn, "PGSCHED_METRICS_ADDRESS": "127.0.0.1:0"}
-    process = subprocess.Popen(
-        command, env=environment, stderr=sys.stderr if os.environ.get("PGSCHED_BENCH_LOG") else subprocess.DEVNULL
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _wait(connection: psycopg.Connection, completed: int, supervisor: subprocess.Popen[bytes]) -> float:
-    while supervisor.poll() is None:
-        row = connection.execute(
-            "SELECT count(*) FROM (SELECT FROM scheduled_tasks_ended WHERE status = 'completed' LIMIT %s) AS ended",
-            [completed],
-        ).fetchone()
-        if row and row[0] >= completed:
-            return time.monotonic()
-        time.sleep(0.05)
-    raise RuntimeError(f"the supervisor ended with exit code {supervisor.returncode}")
-
-
-def _counters(connection: psycopg.Connection) -> tuple[int, int]:
-    row = connection.execute(
-        "SELECT xact_commit, pg_current_wal_lsn() - '0/0' FROM pg_stat_database WHERE datname = current_database()"
-    ).fetchone()
-    assert row is not None
-    return int(row[0]), int(row[1])
