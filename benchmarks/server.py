@@ -106,7 +106,7 @@ class Server:
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """The DSN of a new schema with pgsched's tables and no rows; it is dropped after the body, however that ends."""
+        """The DSN of a new schema with pgsched's tables and no rows; dropped after the body, however that ends."""
         name = f"{PREFIX}{secrets.token_hex(8)}"
         try:
             with self._connect() as connection:
