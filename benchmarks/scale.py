@@ -1,0 +1,67 @@
+"""Scale: more and more supervisors on one table, each with one worker and tasks that do nothing.
+
+All are up and idle when one INSERT queues the work, so they wake together and claim from the same rows. On a few
+processors more supervisors cannot be faster; what is asked is whether they stand in each other's way.
+"""
+
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import psycopg
+
+from benchmarks.ended import rate, settled, wait_for_all, wait_for_task
+from benchmarks.filling import queue_noops
+from benchmarks.scenario import Bench, Result
+from benchmarks.supervisors import supervisor
+
+SIZES = (1, 2, 4, 8, 16)
+QUICK_SIZES = (1, 2)
+
+
+class Shared(NamedTuple):
+    """What one number of supervisors has reached together."""
+
+    tasks_per_s: float | None
+    working: int
+    """How many of them ended at least one task."""
+    postgres_us: float | None
+    """Microseconds of the server's processor time a task."""
+
+
+def scale(bench: Bench) -> list[Result]:
+    """Measure every size, each in a schema of its own."""
+    tasks = int(bench.params.get("tasks", 1_000 if bench.quick else 50_000))
+    shared = {size: _measure(bench, size, tasks) for size in (QUICK_SIZES if bench.quick else SIZES)}
+    return [
+        *(Result(f"tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in shared.items()),
+        *(Result(f"postgres_cpu_us_per_task_{size}", each.postgres_us, "us") for size, each in shared.items()),
+        *(Result(f"working_{size}", each.working, "") for size, each in shared.items()),
+        *(Result(f"ratio_{size}_to_1", _ratio(shared, size), "") for size in SIZES[1:]),
+    ]
+
+
+def _ratio(shared: dict[int, Shared], size: int) -> float | None:
+    above, below = (shared[each].tasks_per_s if each in shared else None for each in (size, 1))
+    return above / below if above and below else None
+
+
+def _measure(bench: Bench, size: int, tasks: int) -> Shared:
+    with bench.server.fresh() as dsn, psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
+        supervisors = []
+        for number in range(1, size + 1):
+            bench.progress(f"{size} supervisors: starting number {number}")
+            supervisors.append(stack.enter_context(supervisor(dsn, 1)))
+        bench.progress(f"{size} supervisors: draining {tasks} tasks")
+        first_id = queue_noops(connection, tasks)
+        before = bench.server.cpu_seconds()
+        wait_for_task(connection, first_id + tasks - 1, supervisors)
+        wait_for_all(connection, tasks, supervisors)
+        after = bench.server.cpu_seconds()
+        used = None if before is None or after is None else (after - before) / tasks * 1e6
+        return Shared(rate(settled(connection)), _working(connection), used)
+
+
+def _working(connection: psycopg.Connection) -> int:
+    row = connection.execute("SELECT count(DISTINCT claimed_by) FROM scheduled_tasks_ended").fetchone()
+    assert row is not None
+    return int(row[0])
