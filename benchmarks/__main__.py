@@ -33,7 +33,9 @@ OPTIONS = (
     click.option("--processes", metavar="N", default=2, show_default=True, type=click.IntRange(1), help="Workers."),
     click.option("--tasks", metavar="N", type=click.IntRange(1), help="Where a scenario has a number of tasks."),
     click.option("--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="Tasks a second, for paced."),
-    click.option("--seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="How long, for paced."),
+    click.option(
+        "--seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="How long: paced, claim, enqueue."
+    ),
 )
 
 

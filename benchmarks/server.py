@@ -105,14 +105,18 @@ class Server:
         raise RuntimeError("only the embedded server can be restarted")
 
     @contextmanager
-    def fresh(self) -> Iterator[str]:
-        """The DSN of a new schema with pgsched's tables and no rows; dropped after the body, however that ends."""
+    def fresh(self, *, empty: bool = False) -> Iterator[str]:
+        """The DSN of a new schema with pgsched's tables and no rows; dropped after the body, however that ends.
+
+        :param empty: without the tables.
+        """
         name = f"{PREFIX}{secrets.token_hex(8)}"
         try:
             with self._connect() as connection:
                 connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
             dsn = with_search_path(self.dsn, name)
-            migrate(dsn)
+            if not empty:
+                migrate(dsn)
             yield dsn
         finally:
             self._drop(name)
