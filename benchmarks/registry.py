@@ -30,7 +30,7 @@ SCENARIOS = {
     "latency": Entry("benchmarks.latency:latency", "idle workers: from the commit to the first line of the task"),
     "cpu": Entry("benchmarks.cpu:cpu", "pure Python tasks, in turn with multiprocessing.Pool"),
     "mixed": Entry("benchmarks.mixed:mixed", "long and short tasks of one type: who waits behind whom"),
-    "horizon": Entry("benchmarks.horizon:horizon", "a drain beside an old snapshot, against one without", repeat=1),
+    "horizon": Entry("benchmarks.horizon:horizon", "a drain beside an old snapshot, against one without"),
     "backlog": Entry("benchmarks.backlog:backlog", "a claim beside millions of rows that it does not take", repeat=1),
     "scale": Entry("benchmarks.scale:scale", "1 to 16 supervisors on one table"),
     "enqueue": Entry("benchmarks.enqueue:enqueue", "queueing tasks, one at a time, many, and by 16 clients at once"),
