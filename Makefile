@@ -20,8 +20,9 @@ lint: dev ## Lint, format, types, imports.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: dev ## Measure the drain of small tasks.
-	$(BIN)/python -m benchmarks drain
+bench: dev ## Run all benchmarks, which takes its time, and draw the figures.
+	$(BIN)/python -m benchmarks all --json build/figures
+	$(BIN)/python -m benchmarks report build/figures --to build/report
 
 .venv/installed: pyproject.toml setup.cfg
 	$(PYTHON) -m venv .venv

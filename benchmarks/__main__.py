@@ -20,7 +20,7 @@ from benchmarks.registry import SCENARIOS
 from benchmarks.running import Request, Session, described, tell
 from benchmarks.scenario import Unavailable
 from benchmarks.server import server
-from pgsched.errors import ExitCode, PgschedError
+from pgsched.errors import ExitCode, PgschedError, UsageError
 from pgsched.store.redaction import one_line, redact
 
 FAILED, USAGE = 1, 2
@@ -59,6 +59,18 @@ def list_scenarios() -> None:
         click.echo(f"{name:10} {entry.about}")
 
 
+@commands.command("report")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--to", "directory", metavar="DIR", default="benchmark-report", show_default=True, type=click.Path(path_type=Path)
+)
+def write_report(paths: tuple[Path, ...], directory: Path) -> None:
+    """Draw plots and write a page from what --json has kept: files, or directories of such."""
+    from benchmarks.report import report
+
+    click.echo(report(paths, directory))
+
+
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that all scenarios share."""
     for option in reversed(OPTIONS):
@@ -70,11 +82,9 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @with_options
 def run_all(json_path: Path | None, **options: Any) -> int:
     """Run every scenario; --json names a directory, which gets a file for each."""
-    if json_path is not None:
-        json_path.mkdir(parents=True, exist_ok=True)
+    _prepare(json_path)
     with server(options["dsn"]) as measured:
         session = Session(measured, _request(**options))
-        session.warn()
         failed = session.measure_all(json_path)
     if failed:
         tell(f"{len(failed)} of {len(SCENARIOS)} scenarios failed: {', '.join(failed)}")
@@ -85,11 +95,23 @@ def _add(name: str, about: str) -> None:
     @commands.command(name, help=f"{about[0].upper()}{about[1:]}.")
     @with_options
     def run_one(json_path: Path | None, **options: Any) -> int:
+        _prepare(json_path and json_path.parent)
         with server(options["dsn"]) as measured:
             session = Session(measured, _request(**options))
-            session.warn()
             session.measure(name, json_path)
         return 0
+
+
+def _prepare(directory: Path | None) -> None:
+    """See that figures can be kept, before hours are spent on them."""
+    if directory is None:
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--json: {directory} cannot be made: {error.strerror}") from None
+    if not os.access(directory, os.W_OK):
+        raise UsageError(f"--json: {directory} cannot be written to")
 
 
 def _request(*, repeat: int | None, quick: bool, processes: int, **others: Any) -> Request:

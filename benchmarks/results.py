@@ -57,18 +57,22 @@ def table(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
-def document(scenario: str, postgres: str, settings: Mapping[str, str], figures: Sequence[Figure]) -> str:
+def document(scenario: str, measured_on: Mapping[str, object], figures: Sequence[Figure]) -> str:
     """The JSON of a scenario: figures, and what they were measured on."""
-    about = {
-        "scenario": scenario,
+    content = {"scenario": scenario, **measured_on, "results": [figure._asdict() for figure in figures]}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def surroundings(postgres: str, settings: Mapping[str, str], *, quick: bool) -> dict[str, object]:
+    """What figures are measured on."""
+    return {
         "commit": _commit(),
         "python": platform.python_version(),
         "postgres": postgres,
         "settings": dict(settings),
         "cpus": available_cpus(),
-        "results": [figure._asdict() for figure in figures],
+        "quick": quick,
     }
-    return json.dumps(about, indent=1) + "\n"
 
 
 def _commit() -> str | None:

@@ -7,12 +7,12 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.registry import SCENARIOS
-from benchmarks.results import document, summarise, table
+from benchmarks.results import document, summarise, surroundings, table
 from benchmarks.scenario import Bench, Result, Unavailable
 from benchmarks.server import Server
 from pgsched.store.redaction import one_line
@@ -62,17 +62,19 @@ class Request:
     params: Mapping[str, float]
 
 
-@dataclass
 class Session:
-    """One invocation on one server."""
+    """One invocation on one server.
 
-    server: Server
-    request: Request
-    progress: Progress = field(default_factory=Progress)
+    Says so where figures would mean less than they seem to.
+    """
 
-    def warn(self) -> None:
-        """Say so where figures would mean less than they seem to."""
-        _, settings = self.server.about()
+    def __init__(self, server: Server, request: Request) -> None:
+        self.server = server
+        self.request = request
+        self.progress = Progress()
+        postgres, settings = server.about()
+        # Once, because somebody may commit while this goes on, and what runs is what was loaded.
+        self._measured_on = surroundings(postgres, settings, quick=request.quick)
         for name, wanted in DURABLE.items():
             if settings[name] != wanted:
                 tell(f"warning: {name} is {settings[name]}: commits are not durable, so no other figures compare")
@@ -83,6 +85,7 @@ class Session:
         repeat = self.request.repeat or (1 if self.request.quick else entry.repeat)
         scenario = entry.load()
         runs: list[list[Result]] = []
+        began = time.monotonic()
         try:
             for number in range(1, repeat + 1):
                 self.progress.begin(f"{label}{name}, run {number} of {repeat}")
@@ -91,9 +94,9 @@ class Session:
         finally:
             self.progress.clear()
         figures = summarise(runs)
-        print(f"{name}:", *table(figures), sep="\n  ", flush=True)
+        print(f"{name} ({time.monotonic() - began:.0f} s):", *table(figures), sep="\n  ", flush=True)
         if path is not None:
-            path.write_text(document(name, *self.server.about(), figures))
+            path.write_text(document(name, self._measured_on, figures))
 
     def measure_all(self, directory: Path | None) -> list[str]:
         """Run every scenario; return the names of those that failed."""
