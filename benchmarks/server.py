@@ -124,7 +124,7 @@ class Server:
     def _drop(self, name: str) -> None:
         statement = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name))
         with self._connect() as connection:
-            connection.execute("SET lock_timeout = '5s'")
+            connection.execute("SET lock_timeout = '2s'")
             try:
                 connection.execute(statement)
             except errors.LockNotAvailable:
