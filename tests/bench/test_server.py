@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from benchmarks import server as benchmarked
 from pgsched.errors import UsageError
 from tests.proxy import Proxy
-from tests.support import ROOT, Server, database_of, descendants, eventually, gone, process
+from tests.support import ROOT, Process, Server, database_of, descendants, eventually, gone, process
 
 SCHEMAS = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pgsched\\_bench\\_%%'"
 
@@ -110,6 +110,7 @@ def test_a_signal_leaves_nothing_behind(server: Server, empty_dsn: str, number: 
     command = subprocess.Popen(
         _command("latency", empty_dsn), env=_environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
+    left: list[Process] = []
     try:
         eventually(
             lambda: "pgsched listen" in {each.application_name for each in server.backends(empty_dsn)}, timeout=30
@@ -118,12 +119,15 @@ def test_a_signal_leaves_nothing_behind(server: Server, empty_dsn: str, number: 
         assert server.value(SCHEMAS, dsn=empty_dsn) == 1
         command.send_signal(number)
         command.communicate(timeout=30)
+        left = [each for each in below if not gone(each.pid)]
     finally:
         command.kill()
         command.wait()
+        for each in left:
+            os.kill(each.pid, signal.SIGKILL)
     assert command.returncode == 128 + number
     assert len(below) >= 4, "a supervisor, a forkserver and two workers"
-    assert all(gone(each.pid) for each in below)
+    assert left == []
     assert server.value(SCHEMAS, dsn=empty_dsn) == 0
     assert server.backends(empty_dsn) == []
 
