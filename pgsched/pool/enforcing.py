@@ -23,6 +23,7 @@ _MIB: Final = 1024 * 1024
 class Enforcer:
     """One turn looks at every slot.
 
+    :param look: finds out which task a slot's worker is at.
     :param stop: tells the running task to stop: slot, kind, text, seconds until SIGKILL.
     :param kill: sends SIGKILL: slot, reason.
     :param grace: seconds from the soft signal to SIGKILL.
@@ -31,11 +32,13 @@ class Enforcer:
     def __init__(
         self,
         slots: Mapping[int, Slot],
+        look: Callable[[Slot], None],
         stop: Callable[[Slot, OutcomeKind, str, float], None],
         kill: Callable[[Slot, str], None],
         grace: float,
     ) -> None:
         self._slots = slots
+        self._look = look
         self._stop = stop
         self._kill = kill
         self._grace = grace
@@ -44,13 +47,15 @@ class Enforcer:
         """Enforce what is due; return when to look again, monotonic."""
         following = math.inf
         for slot in list(self._slots.values()):
-            self._look(slot, now)
+            if slot.running is not None:
+                self._look(slot)
+            self._enforce(slot, now)
             following = min(following, slot.kill_at)
             if slot.order is None:
                 following = min(following, slot.deadline, math.inf if slot.memory is None else now + SAMPLE)
         return following
 
-    def _look(self, slot: Slot, now: float) -> None:
+    def _enforce(self, slot: Slot, now: float) -> None:
         if now >= slot.kill_at:
             # A worker without a reason to end is one that does not boot.
             self._kill(slot, BOOT_TIMEOUT)

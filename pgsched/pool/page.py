@@ -1,7 +1,8 @@
 """The control page: shared memory of one worker, in which the parent says why a task should stop.
 
-The parent writes, the worker and its task only read; neither waits for the other. Behind the page, in the same
-memfd, faulthandler leaves the stacks of all threads when the soft signal arrives. Used by both processes.
+The parent writes, the worker and its task only read; neither waits for the other. Behind the page, in the same memfd,
+reports wait that are not sent yet (``outbox.py``), and then faulthandler leaves the stacks of all threads when the soft
+signal arrives. Used by both processes.
 """
 
 import mmap
@@ -12,7 +13,10 @@ from typing import Final, NamedTuple
 from pgsched.model import OutcomeKind
 
 SIZE: Final = 4096
-"""Bytes of the page; the stacks begin here."""
+"""Bytes of the page; the outbox begins here."""
+OUTBOX: Final = 16 * 1024
+"""Bytes of the outbox."""
+_STACKS: Final = SIZE + OUTBOX
 STACK_LIMIT: Final = 64 * 1024
 """Bytes of stacks that the parent reads."""
 
@@ -35,8 +39,8 @@ class ControlPage:
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("pgsched-page", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, SIZE)
-        os.lseek(self.descriptor, SIZE, os.SEEK_SET)
+        os.ftruncate(self.descriptor, _STACKS)
+        os.lseek(self.descriptor, _STACKS, os.SEEK_SET)
 
     def ask(self, sequence: int, kind: OutcomeKind, reason: str) -> None:
         """Say that the run with this number should stop."""
@@ -46,9 +50,13 @@ class ControlPage:
         # The number comes last: whoever sees it sees the text too.
         os.pwrite(self.descriptor, _SEQUENCE.pack(sequence), 0)
 
+    def outbox(self) -> bytes:
+        """What is in the worker's outbox; see :func:`pgsched.pool.wire.salvage`."""
+        return os.pread(self.descriptor, OUTBOX, SIZE)
+
     def stack(self) -> str | None:
         """The stacks that the worker has left, or None."""
-        dump = os.pread(self.descriptor, STACK_LIMIT, SIZE)
+        dump = os.pread(self.descriptor, STACK_LIMIT, _STACKS)
         return dump.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}") or None
 
     def close(self) -> None:
@@ -64,7 +72,8 @@ class PageView:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)
+        self._map = mmap.mmap(descriptor, _STACKS)
+        self.outbox = memoryview(self._map)[SIZE:]
 
     def asked(self, sequence: int) -> Stop | None:
         """What the parent says about the run with this number; None: go on."""

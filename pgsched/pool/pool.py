@@ -115,7 +115,7 @@ class Pool:
             memory = task_type.memory
             if timeout is None:
                 timeout = task_type.timeout
-        if not slot.send(claim, math.inf if timeout is None else timeout, memory, time.monotonic()):
+        if not slot.send(claim, math.inf if timeout is None else timeout, memory, time.monotonic(), brief=ahead > 0):
             return False
         self._workers.sent(slot)
         return True
@@ -149,7 +149,8 @@ class Pool:
 
     def _stop_in(self, slot: Slot, task_id: int, kind: OutcomeKind, reason: str, grace: float) -> None:
         workers = self._workers
-        if slot.sent[0].claim.task_id == task_id and slot.order is not None:
+        workers.look(slot)
+        if not slot.sent or (slot.sent[0].claim.task_id == task_id and slot.order is not None):
             return
         taken = slot.take_back()
         others = [sent for sent in taken if sent.claim.task_id != task_id]
@@ -157,7 +158,7 @@ class Pool:
         if ended:
             # The others go back into the socket, behind whatever runs there.
             now = time.monotonic()
-            others = [sent for sent in others if not slot.send(sent.claim, sent.timeout, sent.memory, now)]
+            others = [sent for sent in others if not slot.send(sent.claim, sent.timeout, sent.memory, now, sent.brief)]
         elif slot.running is not None and slot.running.claim.task_id == task_id:
             workers.stop(slot, kind, reason, grace)
         workers.rest(slot)

@@ -10,7 +10,6 @@ from pgsched.pool.slot import Slot
 from pgsched.rules.states import SlotState
 
 MAX_TASKS: Final = "max_tasks"
-MAX_MEMORY: Final = "max_memory"
 RECYCLED: Final = "recycled"
 
 _ABSENT: Final = (SlotState.EMPTY, SlotState.BOOTING)

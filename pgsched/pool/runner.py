@@ -23,6 +23,7 @@ from pgsched.errors import UsageError
 from pgsched.model import Failure, OutcomeKind
 from pgsched.pool import wire
 from pgsched.pool.describe import clean, error_line, traceback_text
+from pgsched.pool.outbox import Outbox
 from pgsched.pool.page import PageView
 from pgsched.pool.tidy import Surroundings
 from pgsched.rules.payload import to_json
@@ -78,6 +79,7 @@ class Runner:
         self._result_limit = result_limit
         self._max_memory = max_memory
         self._recorder = recorder
+        self._outbox = Outbox(sock, page.outbox, cpu_seconds)
         self._armed = 0
         """Number of the run that the soft signal may interrupt; 0 for none."""
         self._pid = os.getpid()
@@ -89,7 +91,7 @@ class Runner:
         """Take frames until Stop; ends the process when the parent is gone."""
         while True:
             try:
-                frame, descriptors = wire.receive(self._sock)
+                frame, descriptors = self._next()
             except OSError as error:
                 self._quit(error)
             if not frame:
@@ -97,18 +99,32 @@ class Runner:
             if frame[0] == wire.STOP:
                 return
             run = wire.decode_run(frame, descriptors)
-            report = self._attempt(run)
-            if os.getpid() != self._pid:
-                # The task forked and its other half came back here as well: it must not answer in our name.
-                os._exit(0)
             try:
-                wire.send_long(self._sock, report)
+                if not run.brief:
+                    self._outbox.flush()
+                self._report(run)
             except OSError as error:
                 self._quit(error)
             self._surroundings.restore()
 
-    def _attempt(self, run: wire.Run) -> bytes:
-        """Make one attempt and return its report."""
+    def _next(self) -> tuple[bytes, list[int]]:
+        """The next frame; reports wait no longer when there is none."""
+        if self._outbox.count:
+            try:
+                return wire.receive(self._sock, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._outbox.flush()
+        return wire.receive(self._sock)
+
+    def _report(self, run: wire.Run) -> None:
+        report, ended = self._attempt(run)
+        if os.getpid() != self._pid:
+            # The task forked and its other half came back here as well: it must not answer in our name.
+            os._exit(0)
+        self._outbox.put(report, ended)
+
+    def _attempt(self, run: wire.Run) -> tuple[bytes, float]:
+        """Make one attempt; return its report and when it ended, monotonic."""
         started = time.monotonic()
         sequence = run.sequence
         deadline = None if run.timeout == math.inf else started + run.timeout
@@ -131,11 +147,12 @@ class Runner:
             code, status = wire.RAISED, self._status(sequence)
             body = wire.encode_failure(_failure(error))
         context.enter(None)
-        seconds = time.monotonic() - started
+        ended = time.monotonic()
+        seconds = ended - started
         if self._recorder is not None:
             self._record(run.task_type, status, seconds, started - run.due)
         flags = wire.WORN if self._max_memory is not None and self._is_worn(self._max_memory) else 0
-        return wire.encode_report(sequence, code, flags, seconds, cpu_seconds(), body)
+        return wire.encode_report(sequence, code, flags, seconds, body), ended
 
     def _call(self, run: wire.Run) -> str:
         """Call the function and return its result as JSON, empty for None."""

@@ -9,7 +9,8 @@ import dataclasses
 import math
 import socket
 from collections import deque
-from typing import NamedTuple
+from itertools import islice, zip_longest
+from typing import Final, NamedTuple
 
 from pgsched.model import Claim, Failure, Outcome, OutcomeKind
 from pgsched.pool import deaths, wire
@@ -19,6 +20,8 @@ from pgsched.pool.runner import SOFT_SIGNAL
 from pgsched.rules.states import SLOT, SlotState, advance
 
 Ended = tuple[Claim, Outcome]
+MAX_MEMORY: Final = "max_memory"
+"""Why a worker is worn that has grown too large."""
 
 
 class Sent(NamedTuple):
@@ -30,6 +33,7 @@ class Sent(NamedTuple):
     """Seconds; infinite without a limit."""
     memory: int | None
     """Bytes."""
+    brief: bool
 
 
 class Order(NamedTuple):
@@ -73,6 +77,8 @@ class Slot:
         self.tasks = 0
         """Reports that its worker has sent."""
         self._sequence = 0
+        self._salvaged: set[int] = set()
+        """Numbers of reports that were read from the worker's memory, and will come by the socket too."""
         self._cpu_before = 0.0
         self._output_from = 0
 
@@ -98,6 +104,7 @@ class Slot:
         self.kill_at = math.inf
         self.budget = budget
         self.tasks = self._sequence = self._output_from = 0
+        self._salvaged.clear()
         self._cpu_before = 0.0
 
     def abandon(self) -> None:
@@ -114,11 +121,14 @@ class Slot:
         self.kill_at = math.inf
         self._cpu_before = cpu_seconds
 
-    def send(self, claim: Claim, timeout: float, memory: int | None, now: float) -> bool:
-        """Send a task; False where the socket has no room. Never blocks."""
+    def send(self, claim: Claim, timeout: float, memory: int | None, now: float, brief: bool) -> bool:
+        """Send a task; False where the socket has no room. Never blocks.
+
+        :param brief: it is expected to take no time.
+        """
         process = self._process
         sequence = self._sequence % 0xFFFFFFFF + 1
-        frame = wire.encode_run(sequence, claim, timeout, now - claim.late)
+        frame = wire.encode_run(sequence, claim, timeout, now - claim.late, brief)
         try:
             if not wire.send_run(process.sock, frame, claim):
                 return False
@@ -127,7 +137,7 @@ class Slot:
             return False
         self._sequence = sequence
         self.budget -= 1
-        self.sent.append(Sent(sequence, claim, timeout, memory))
+        self.sent.append(Sent(sequence, claim, timeout, memory, brief))
         if self.state is SlotState.IDLE:
             self.state = advance(SLOT, self.state, SlotState.BUSY)
             self._output_from = process.stream.total
@@ -135,20 +145,46 @@ class Slot:
             self._begin(now)
         return True
 
-    def take_report(self, report: wire.Report, now: float, output_before: int) -> Ended:
-        """The running task is over; the next one has begun, if one was sent.
+    def take_reports(
+        self, reports: list[wire.Report], cpu_seconds: float, now: float, output_before: int
+    ) -> list[Ended]:
+        """The worker has sent reports: those tasks are over, and the next one has begun, if one was sent.
 
-        :param output_before: position in the worker's output before what was read together with this report.
-        :raises ProtocolError: the report answers something else.
+        :param cpu_seconds: that the worker has used since its birth.
+        :param output_before: position in the worker's output before what was read together with these reports.
+        :raises ProtocolError: one of them answers something else; no claim has left.
         """
-        sent = self.sent[0] if self.sent else None
-        if sent is None or sent.sequence != report.sequence:
-            raise wire.ProtocolError(f"report {report.sequence} without its run")
-        # May raise: until then the claim must not leave.
-        outcome = self._outcome(report)
-        self.sent.popleft()
-        self.tasks += 1
-        self._cpu_before = report.cpu_seconds
+        fresh = [report for report in reports if report.sequence not in self._salvaged] if self._salvaged else reports
+        for report, sent in zip_longest(fresh, islice(self.sent, len(fresh))):
+            if sent is None or sent.sequence != report.sequence:
+                raise wire.ProtocolError(f"report {report.sequence} without its run")
+        if self._salvaged:
+            self._salvaged.difference_update(report.sequence for report in reports)
+        ended = self._end(fresh, cpu_seconds, now, output_before)
+        self._cpu_before = cpu_seconds
+        return ended
+
+    def salvage(self, now: float) -> list[Ended]:
+        """Take the reports that the worker has not sent yet from the memory that it shares; see ``outbox.py``."""
+        if not self.sent or self.process is None:
+            return []
+        fresh: list[wire.Report] = []
+        for report in wire.salvage(self.process.page.outbox()):
+            # Others were sent before, or salvaged.
+            if len(fresh) < len(self.sent) and report.sequence == self.sent[len(fresh)].sequence:
+                fresh.append(report)
+        self._salvaged.update(report.sequence for report in fresh)
+        return self._end(fresh, self._cpu_before, now, self._output_from)
+
+    def _end(self, reports: list[wire.Report], cpu_seconds: float, now: float, output_before: int) -> list[Ended]:
+        if not reports:
+            return []
+        # May raise: until then no claim must leave.
+        outcomes = [self._outcome(report, cpu_seconds) for report in reports]
+        claims = [self.sent.popleft().claim for _ in reports]
+        if any(report.flags & wire.WORN for report in reports):
+            self.worn = self.worn or MAX_MEMORY
+        self.tasks += len(reports)
         self.order = None
         self.kill_at = math.inf
         if self.sent:
@@ -157,7 +193,7 @@ class Slot:
             self._begin(now)
         else:
             self._rest()
-        return sent.claim, outcome
+        return list(zip(claims, outcomes, strict=True))
 
     def take_back(self) -> list[Sent]:
         """Take back what the worker has not begun, in the order in which it was sent."""
@@ -246,13 +282,15 @@ class Slot:
         if self.state is SlotState.BUSY:
             self.state = advance(SLOT, self.state, SlotState.IDLE)
 
-    def _outcome(self, report: wire.Report) -> Outcome:
+    def _outcome(self, report: wire.Report, cpu_seconds: float) -> Outcome:
         process, order = self._process, self.order
+        if order is not None and order.sequence != report.sequence:
+            order = None
         if report.code == wire.RETURNED:
             return Outcome(OutcomeKind.RETURNED, report.seconds, report.body or None, None, self.number, process.pid)
         failure = dataclasses.replace(
             wire.decode_failure(report.body),
-            cpu_seconds=max(report.cpu_seconds - self._cpu_before, 0.0),
+            cpu_seconds=max(cpu_seconds - self._cpu_before, 0.0),
             stderr=process.stream.tail(self._output_from),
         )
         kind = OutcomeKind.RAISED

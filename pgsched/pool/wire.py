@@ -1,6 +1,6 @@
 """The wire: a closed set of frames between the parent and one worker, one datagram a frame.
 
-The parent sends Boot, Run and Stop; a worker answers with Ready and Report. Payloads and results pass as UTF-8 that
+The parent sends Boot, Run and Stop; a worker answers with Ready and Reports. Payloads and results pass as UTF-8 that
 the parent never parses. A payload over 64 KiB travels in a memfd beside its frame, so that a frame is sent whole or
 refused; a long report is preceded by parts, because a worker may wait for room and the parent may not. Both
 processes use this module; it keeps no state.
@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import struct
+import zlib
 from typing import Any, Final, NamedTuple
 
 from pgsched.model import Claim, Failure
@@ -20,13 +21,15 @@ RUN: Final = 2
 RUN_LARGE: Final = 3
 STOP: Final = 4
 READY: Final = 5
-REPORT: Final = 6
+REPORTS: Final = 6
 PART: Final = 7
 LAST: Final = 8
 
 RETURNED: Final = 0
 RAISED: Final = 1
 
+BRIEF: Final = 1
+"""Flag of a run: it is expected to be over in no time, so reports may wait for its end."""
 WORN: Final = 1
 """Flag of a report: the worker has grown over its memory size."""
 
@@ -35,8 +38,13 @@ LIMIT: Final = 65536
 _MOST_PARTS: Final = 1024
 """No frame of ours is so long."""
 _ROOM: Final = socket.CMSG_SPACE(4 * 4)
-_RUN: Final = struct.Struct("<BIqiiddHH")
-_REPORT: Final = struct.Struct("<BIBBdd")
+_RUN: Final = struct.Struct("<BIBqiiddHH")
+REPORTS_HEAD: Final = struct.Struct("<Bd")
+_REPORT: Final = struct.Struct("<IBBd")
+_RECORD: Final = struct.Struct("<II")
+END_MARK: Final = _RECORD.size
+NO_RECORD: Final = bytes(END_MARK)
+"""Stands after the last record in shared memory."""
 _SEQUENCE: Final = struct.Struct("<xI")
 _CLOEXEC: Final = socket.MSG_CMSG_CLOEXEC
 
@@ -50,6 +58,7 @@ class Run(NamedTuple):
 
     sequence: int
     """Numbers the frames of one worker; its report repeats it."""
+    brief: bool
     task_id: int
     task_type: str
     queue: str
@@ -70,19 +79,18 @@ class Report(NamedTuple):
     """RETURNED or RAISED."""
     flags: int
     seconds: float
-    cpu_seconds: float
-    """Of the worker and its ended children, since its birth."""
     body: str
     """RETURNED: the result as JSON, empty for None. RAISED: see :func:`decode_failure`."""
 
 
-def encode_run(sequence: int, claim: Claim, timeout: float, due: float) -> bytes:
+def encode_run(sequence: int, claim: Claim, timeout: float, due: float, brief: bool) -> bytes:
     """The frame of a claim whose payload is short."""
     task_type, queue = claim.task_type.encode(), claim.queue.encode()
     return (
         _RUN.pack(
             RUN,
             sequence,
+            BRIEF if brief else 0,
             claim.task_id,
             claim.retry_count + 1,
             claim.max_retries,
@@ -122,12 +130,14 @@ def send_run(sock: socket.socket, frame: bytes, claim: Claim) -> bool:
 def decode_run(frame: bytes, descriptors: list[int]) -> Run:
     """Read a Run in the worker; closes the descriptors."""
     try:
-        kind, sequence, task_id, attempt, max_retries, timeout, due, type_size, queue_size = _RUN.unpack_from(frame)
+        head = _RUN.unpack_from(frame)
+        kind, sequence, flags, task_id, attempt, max_retries, timeout, due, type_size, queue_size = head
         middle = _RUN.size + type_size
         end = middle + queue_size
         payload = frame[end:] if kind == RUN else _read_all(descriptors[0])
         return Run(
             sequence,
+            bool(flags & BRIEF),
             task_id,
             frame[_RUN.size : middle].decode(),
             frame[middle:end].decode(),
@@ -149,21 +159,58 @@ def sequence_of(frame: bytes) -> int:
     return int(_SEQUENCE.unpack_from(frame)[0])
 
 
-def encode_report(sequence: int, code: int, flags: int, seconds: float, cpu_seconds: float, body: str) -> bytes:
-    """A Report as bytes, of any length."""
-    return _REPORT.pack(REPORT, sequence, code, flags, seconds, cpu_seconds) + body.encode()
+def encode_report(sequence: int, code: int, flags: int, seconds: float, body: str) -> bytes:
+    """A Report as a record of any length."""
+    report = _REPORT.pack(sequence, code, flags, seconds) + body.encode()
+    return _RECORD.pack(len(report), zlib.crc32(report)) + report
 
 
-def decode_report(frame: bytes) -> Report:
-    """Read a Report in the parent.
+def encode_head(cpu_seconds: float) -> bytes:
+    """What stands before the records of a Reports frame.
+
+    :param cpu_seconds: of the worker and its ended children, since its birth.
+    """
+    return REPORTS_HEAD.pack(REPORTS, cpu_seconds)
+
+
+def decode_reports(frame: bytes) -> tuple[float, list[Report]]:
+    """Read a Reports frame in the parent: CPU seconds, and the reports in the order of their ends.
 
     :raises ProtocolError: it is none.
     """
     try:
-        _, sequence, code, flags, seconds, cpu_seconds = _REPORT.unpack_from(frame)
-        return Report(sequence, code, flags, seconds, cpu_seconds, frame[_REPORT.size :].decode())
-    except (struct.error, ValueError) as error:
-        raise ProtocolError(f"broken report: {error}") from error
+        _, cpu_seconds = REPORTS_HEAD.unpack_from(frame)
+    except struct.error as error:
+        raise ProtocolError(f"broken reports: {error}") from error
+    reports, end = _records(frame)
+    if end != len(frame):
+        raise ProtocolError(f"broken reports: {len(frame) - end} bytes are no record")
+    return cpu_seconds, reports
+
+
+def salvage(memory: bytes) -> list[Report]:
+    """The whole reports in the memory that a worker shares, which it may be writing to: sent ones may be among them."""
+    return _records(memory)[0]
+
+
+def _records(frame: bytes) -> tuple[list[Report], int]:
+    """The records up to the first that is not whole, and where that begins."""
+    reports = []
+    at = REPORTS_HEAD.size
+    while len(frame) - at >= _RECORD.size:
+        size, check = _RECORD.unpack_from(frame, at)
+        begin = at + _RECORD.size
+        report = frame[begin : begin + size]
+        if size < _REPORT.size or len(report) < size or zlib.crc32(report) != check:
+            break
+        sequence, code, flags, seconds = _REPORT.unpack_from(report)
+        try:
+            body = report[_REPORT.size :].decode()
+        except UnicodeDecodeError:
+            break
+        reports.append(Report(sequence, code, flags, seconds, body))
+        at = begin + size
+    return reports, at
 
 
 def encode_failure(failure: Failure) -> str:

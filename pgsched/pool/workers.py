@@ -19,7 +19,7 @@ from pgsched.pool.deaths import Death, OutOfMemory
 from pgsched.pool.enforcing import SAMPLE, Enforcer
 from pgsched.pool.filling import Filler
 from pgsched.pool.process import Process
-from pgsched.pool.retiring import MAX_MEMORY, retire
+from pgsched.pool.retiring import retire
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.slot import Ended, Slot
 from pgsched.pool.stream import Sink
@@ -71,7 +71,7 @@ class Workers:
         )
         self._size = settings.processes
         self._grace = settings.grace
-        self._enforcer = Enforcer(self.slots, self.stop, self.kill, settings.grace)
+        self._enforcer = Enforcer(self.slots, self.look, self.stop, self.kill, settings.grace)
         self._out_of_memory = OutOfMemory()
         self._on_outcome = on_outcome
         self._on_event = on_event
@@ -175,6 +175,7 @@ class Workers:
         self.idle.pop(slot.number, None)
         self.busy.pop(slot.number, None)
         self._readable(slot, process, frames=_LAST_FRAMES)
+        self.look(slot)
         foreign = death.signal == signal.SIGKILL and slot.reason is None
         booting, tasks = slot.state is SlotState.BOOTING, slot.tasks
         ended = slot.vacate(death, time.monotonic(), self._out_of_memory.killed() if foreign else False)
@@ -251,18 +252,9 @@ class Workers:
         frame = process.parts.whole(datagram)
         if frame is None:
             return
-        if frame[0] == wire.REPORT:
-            report = wire.decode_report(frame)
-            claim, outcome = slot.take_report(report, time.monotonic(), before)
-            if report.flags & wire.WORN and slot.worn is None:
-                slot.worn = MAX_MEMORY
-                self.retire()
-            if slot.sent:
-                self._mind_limits(slot)
-            else:
-                self.rest(slot)
-            self._on_outcome(claim, outcome)
-            self._on_change()
+        if frame[0] == wire.REPORTS:
+            cpu_seconds, reports = wire.decode_reports(frame)
+            self._ended(slot, slot.take_reports(reports, cpu_seconds, time.monotonic(), before))
         elif frame[0] == wire.READY and slot.state is SlotState.BOOTING:
             if self.filler.ready(slot, wire.decode_message(frame)):
                 self._on_event("worker_ready", {"slot": slot.number, "pid": process.pid})
@@ -271,6 +263,28 @@ class Workers:
                 self._on_change()
         else:
             raise wire.ProtocolError(f"frame {frame[0]} in state {slot.state}")
+
+    def _ended(self, slot: Slot, ended: list[Ended]) -> None:
+        """Tasks of a living worker are over."""
+        if not ended:
+            return
+        if slot.worn is not None and slot.reason is None:
+            self.retire()
+        if slot.sent:
+            self._mind_limits(slot)
+        else:
+            self.rest(slot)
+        self.emit(ended)
+
+    def look(self, slot: Slot) -> None:
+        """Take in what the worker has done and nobody has heard yet, so that its present task is known."""
+        if slot.process is None or not slot.sent:
+            return
+        self._readable(slot, slot.process)
+        try:
+            self._ended(slot, slot.salvage(time.monotonic()))
+        except wire.ProtocolError as error:
+            self.kill(slot, PROTOCOL, text=f"the worker's memory was written to by something else: {error}")
 
     def _mind_limits(self, slot: Slot) -> None:
         if slot.deadline < self.alarm.at:

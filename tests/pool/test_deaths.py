@@ -184,6 +184,31 @@ async def test_with_more_reports_unread_than_are_read_at_once(tmp_path: Path) ->
         assert refused > 0
 
 
+async def test_reports_that_the_worker_has_not_sent_yet_outlive_it(tmp_path: Path) -> None:
+    """Reports of tiny tasks travel together; those that wait in the worker's memory count all the same."""
+    done, mark = tmp_path / "done", tmp_path / "mark"
+    async with pooled() as harness:
+        before = [harness.start("echo", f'{{"value": {number}}}', ahead=9) for number in range(4)]
+        last = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=9)
+        eventually(mark.exists)
+        os.kill(harness.pool.running()[0].pid or 0, signal.SIGKILL)
+        assert (await harness.outcome(last)).kind is OutcomeKind.CRASHED
+        assert [harness.outcomes[each].result for each in before] == ["0", "1", "2", "3"]
+
+
+async def test_reports_do_not_wait_behind_a_task_that_turns_out_long(tmp_path: Path) -> None:
+    done, mark = tmp_path / "done", tmp_path / "mark"
+    async with pooled() as harness:
+        first = harness.start("echo", '{"value": "é"}', ahead=9)
+        last = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=9)
+        eventually(mark.exists)
+        harness.pool.turn()
+        assert harness.outcomes[first].result == '"é"'
+        assert [running.claim.task_id for running in harness.pool.running()] == [last]
+        done.touch()
+        assert (await harness.outcome(last)).kind is OutcomeKind.RETURNED
+
+
 async def test_the_last_words_of_a_task_sent_ahead_are_kept() -> None:
     async with pooled() as harness:
         pid = harness.worker()

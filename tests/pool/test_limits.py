@@ -1,6 +1,7 @@
 """Limits are kept from outside: no code of a task is in the way, and nothing that it started is left."""
 
 import json
+import math
 import os
 import subprocess
 import time
@@ -92,14 +93,27 @@ async def test_a_stop_reaches_only_the_task_it_is_for(tmp_path: Path) -> None:
     async with pooled() as harness:
         first = harness.start("noop")
         second = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=1)
-        # The loop does not run: the parent still believes that the first one runs.
+        # The loop does not run: the slot still believes that the first one runs.
         eventually(mark.exists)
-        harness.pool.stop_task(first, OutcomeKind.CANCELLED, "too late")
+        harness.pool._workers.slots[0].order_stop(OutcomeKind.CANCELLED, "too late", math.inf)
         assert (await harness.outcome(first)).kind is OutcomeKind.RETURNED
         done.touch()
         assert (await harness.outcome(second)).kind is OutcomeKind.RETURNED
         await harness.free()
         assert harness.pool.restarts == {"cancelled": 1}
+
+
+async def test_a_stop_of_a_task_that_is_over_is_noticed_before_it_hits_the_next(tmp_path: Path) -> None:
+    mark, done = tmp_path / "mark", tmp_path / "done"
+    async with pooled() as harness:
+        first = harness.start("noop")
+        second = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=1)
+        eventually(mark.exists)
+        harness.pool.stop_task(first, OutcomeKind.CANCELLED, "too late")
+        assert (await harness.outcome(first)).kind is OutcomeKind.RETURNED
+        done.touch()
+        assert (await harness.outcome(second)).kind is OutcomeKind.RETURNED
+        assert not harness.pool.restarts
 
 
 async def test_asking_again_does_not_prolong_the_grace_period(tmp_path: Path) -> None:

@@ -29,25 +29,25 @@ def claim(payload: str) -> Claim:
 def test_a_run_arrives_as_it_was(pair: Pair, size: int) -> None:
     ours, theirs = pair
     payload = '{"ü": 1}' + "x" * size
-    frame = wire.encode_run(4_000_000_000, claim(payload), 12.5, 99.25)
+    frame = wire.encode_run(4_000_000_000, claim(payload), 12.5, 99.25, brief=True)
     assert wire.send_run(ours, frame, claim(payload))
     received, descriptors = wire.receive(theirs)
     assert len(received) <= wire.LIMIT
     assert len(descriptors) == (len(frame) > wire.LIMIT)
     assert wire.sequence_of(received) == 4_000_000_000
     run = wire.decode_run(received, descriptors)
-    assert run == wire.Run(4_000_000_000, 2**62, "größe", "päckchen", 3, 7, 12.5, 99.25, payload)
+    assert run == wire.Run(4_000_000_000, True, 2**62, "größe", "päckchen", 3, 7, 12.5, 99.25, payload)
 
 
 def test_no_limit_is_infinite(pair: Pair) -> None:
-    assert wire.decode_run(wire.encode_run(1, claim("{}"), math.inf, 0.0), []).timeout == math.inf
+    assert wire.decode_run(wire.encode_run(1, claim("{}"), math.inf, 0.0, brief=False), []).timeout == math.inf
 
 
 @pytest.mark.parametrize("payload", ["x" * 60_000, "x" * 70_000])
 def test_a_full_socket_refuses_whole_frames_and_leaks_nothing(pair: Pair, payload: str) -> None:
     ours, theirs = pair
     before = len(os.listdir("/proc/self/fd"))
-    frame = wire.encode_run(1, claim(payload), math.inf, 0.0)
+    frame = wire.encode_run(1, claim(payload), math.inf, 0.0, brief=False)
     sent = 0
     while sent < 2000 and wire.send_run(ours, frame, claim(payload)):
         sent += 1
@@ -64,17 +64,29 @@ def test_a_report_of_any_size_is_put_together(pair: Pair, size: int) -> None:
     # Begins with what could be taken for the mark of a part.
     body = "\x07\x08" + "x" * size
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * 1024 * 1024)
-    report = wire.encode_report(7, wire.RETURNED, wire.WORN, 1.5, 2.5, body)
-    wire.send_long(theirs, report)
-    wire.send_long(theirs, wire.encode_report(8, wire.RAISED, 0, 0.0, 0.0, ""))
+    first = wire.encode_report(7, wire.RETURNED, wire.WORN, 1.5, body)
+    second = wire.encode_report(8, wire.RAISED, 0, 0.0, "")
+    wire.send_long(theirs, wire.encode_head(2.5) + first + second)
+    wire.send_long(theirs, wire.encode_head(3.5) + second)
     parts = wire.Parts()
-    found: list[wire.Report] = []
+    found: list[tuple[float, list[wire.Report]]] = []
     while len(found) < 2:
         frame = parts.whole(ours.recv(wire.LIMIT))
         if frame is not None:
-            found.append(wire.decode_report(frame))
-    assert found[0] == wire.Report(7, wire.RETURNED, wire.WORN, 1.5, 2.5, body)
-    assert found[1].body == ""
+            found.append(wire.decode_reports(frame))
+    raised = wire.Report(8, wire.RAISED, 0, 0.0, "")
+    assert found == [(2.5, [wire.Report(7, wire.RETURNED, wire.WORN, 1.5, body), raised]), (3.5, [raised])]
+
+
+def test_what_is_salvaged_ends_before_the_first_record_that_is_not_whole() -> None:
+    records = [wire.encode_report(number, wire.RETURNED, 0, 0.5, "é" * number) for number in range(3)]
+    memory = wire.encode_head(0.0) + b"".join(records)
+    assert [report.sequence for report in wire.salvage(memory + wire.NO_RECORD + b"rest")] == [0, 1, 2]
+    begin = len(memory) - len(records[2])
+    for at in range(begin, len(memory)):
+        torn = memory[:at] + bytes((memory[at] ^ 1,)) + memory[at + 1 :]
+        assert [report.sequence for report in wire.salvage(torn)] == [0, 1]
+        assert [report.sequence for report in wire.salvage(memory[:at])] == [0, 1]
 
 
 def test_a_failure_goes_there_and_back() -> None:
@@ -98,7 +110,7 @@ def test_messages_carry_descriptors(pair: Pair) -> None:
 def test_rubbish_is_refused(dice: random.Random) -> None:
     for _ in range(2000):
         rubbish = dice.randbytes(dice.randrange(1, 80))
-        for decode in (wire.decode_report, wire.decode_message, lambda frame: wire.decode_run(frame, [])):
+        for decode in (wire.decode_reports, wire.decode_message, lambda frame: wire.decode_run(frame, [])):
             try:
                 decode(rubbish)
             except wire.ProtocolError:

@@ -1,0 +1,69 @@
+"""Reports of tiny tasks on their way to the parent: several to a datagram, and none lost with the worker.
+
+A report waits here, in shared memory, while the next tiny task is at hand already: so the two system calls that a
+report costs are paid once for many. The parent reads the memory too, when the worker has died, and when it seems to be
+at one task for long (``wire.salvage``); it may so meet a report twice, and knows it by its number. Runs in the worker.
+"""
+
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from pgsched.pool import wire
+
+HOLD: Final = 0.001
+"""Seconds that a report may wait while tiny tasks go on."""
+MOST: Final = 32
+"""Reports to a datagram: more saves next to nothing."""
+
+
+class Outbox:
+    """One worker's reports that are not sent yet.
+
+    :param memory: shared with the parent.
+    :param cpu_seconds: what the process has used; asked once for each datagram.
+    """
+
+    def __init__(self, sock: socket.socket, memory: memoryview, cpu_seconds: Callable[[], float]) -> None:
+        self._sock = sock
+        self._memory = memory
+        self._cpu_seconds = cpu_seconds
+        self._end = wire.REPORTS_HEAD.size
+        self._since = 0.0
+        self.count = 0
+
+    def put(self, record: bytes, now: float) -> None:
+        """Take a report; it is sent now if it is too long to wait, or others have waited for long.
+
+        :param now: monotonic.
+        :raises OSError: the socket does not work any more.
+        """
+        end = self._end + len(record)
+        if end + wire.END_MARK > len(self._memory):
+            self.flush()
+            end = self._end + len(record)
+            if end + wire.END_MARK > len(self._memory):
+                wire.send_long(self._sock, wire.encode_head(self._cpu_seconds()) + record)
+                return
+        # The mark first: until the record is whole, the parent finds the end, or a record whose check fails.
+        self._memory[end : end + wire.END_MARK] = wire.NO_RECORD
+        self._memory[self._end : end] = record
+        self._end = end
+        if not self.count:
+            self._since = now
+        self.count += 1
+        if self.count >= MOST or now - self._since >= HOLD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, if anything does; waits for room.
+
+        :raises OSError: the socket does not work any more.
+        """
+        if not self.count:
+            return
+        self._memory[: wire.REPORTS_HEAD.size] = wire.encode_head(self._cpu_seconds())
+        self._sock.send(self._memory[: self._end])
+        self._end = wire.REPORTS_HEAD.size
+        self._memory[self._end : self._end + wire.END_MARK] = wire.NO_RECORD
+        self.count = 0
