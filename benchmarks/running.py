@@ -34,6 +34,7 @@ class Progress:
         self._due = 0.0
         if self._terminal:
             self.say("")
+            self._due = 0.0
         else:
             print(prefix, file=sys.stderr, flush=True)
 
