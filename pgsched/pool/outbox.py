@@ -2,14 +2,14 @@
 
 A report waits here, in shared memory, while the next tiny task is at hand already: so the two system calls that a
 report costs are paid once for many. The parent reads the memory too, when the worker has died, and when it seems to be
-at one task for long (``wire.salvage``); it may so meet a report twice, and knows it by its number. Runs in the worker.
+at one task for long (``records.salvage``), where it may meet a report twice: it knows it by its number. In the worker.
 """
 
 import socket
 from collections.abc import Callable
 from typing import Final
 
-from pgsched.pool import wire
+from pgsched.pool import records, wire
 
 HOLD: Final = 0.001
 """Seconds that a report may wait while tiny tasks go on."""
@@ -28,7 +28,7 @@ class Outbox:
         self._sock = sock
         self._memory = memory
         self._cpu_seconds = cpu_seconds
-        self._end = wire.REPORTS_HEAD.size
+        self._end = records.HEAD.size
         self._since = 0.0
         self.count = 0
 
@@ -39,14 +39,14 @@ class Outbox:
         :raises OSError: the socket does not work any more.
         """
         end = self._end + len(record)
-        if end + wire.END_MARK > len(self._memory):
+        if end + records.END_MARK > len(self._memory):
             self.flush()
             end = self._end + len(record)
-            if end + wire.END_MARK > len(self._memory):
-                wire.send_long(self._sock, wire.encode_head(self._cpu_seconds()) + record)
+            if end + records.END_MARK > len(self._memory):
+                wire.send_long(self._sock, records.encode_head(self._cpu_seconds()) + record)
                 return
         # The mark first: until the record is whole, the parent finds the end, or a record whose check fails.
-        self._memory[end : end + wire.END_MARK] = wire.NO_RECORD
+        self._memory[end : end + records.END_MARK] = records.NO_RECORD
         self._memory[self._end : end] = record
         self._end = end
         if not self.count:
@@ -62,8 +62,8 @@ class Outbox:
         """
         if not self.count:
             return
-        self._memory[: wire.REPORTS_HEAD.size] = wire.encode_head(self._cpu_seconds())
+        self._memory[: records.HEAD.size] = records.encode_head(self._cpu_seconds())
         self._sock.send(self._memory[: self._end])
-        self._end = wire.REPORTS_HEAD.size
-        self._memory[self._end : self._end + wire.END_MARK] = wire.NO_RECORD
+        self._end = records.HEAD.size
+        self._memory[self._end : self._end + records.END_MARK] = records.NO_RECORD
         self.count = 0

@@ -103,6 +103,8 @@ class Pool:
     def dispatch(self, claim: Claim, ahead: int, within: float = math.inf) -> bool:
         """Hand a claim to an idle worker, or else ahead of time to a busy one with little to do; False: to none now.
 
+        It begins when :meth:`flush` is called, or earlier.
+
         :param ahead: how many tasks may wait in one worker behind the one that runs.
         :param within: seconds; nothing is sent ahead to a worker whose present task has run for longer.
         """
@@ -115,10 +117,13 @@ class Pool:
             memory = task_type.memory
             if timeout is None:
                 timeout = task_type.timeout
-        if not slot.send(claim, math.inf if timeout is None else timeout, memory, time.monotonic(), brief=ahead > 0):
-            return False
-        self._workers.sent(slot)
+        slot.stage(claim, math.inf if timeout is None else timeout, memory, time.monotonic(), brief=ahead > 0)
+        self._workers.staged(slot)
         return True
+
+    def flush(self) -> list[Claim]:
+        """Send what was dispatched; return the claims for which there was no room after all: they have no outcome."""
+        return self._workers.flush()
 
     def recall(self, slot: int | None = None) -> list[Claim]:
         """Take back what the worker of a slot, or of every slot, has not begun; these claims have no outcome."""
@@ -158,7 +163,9 @@ class Pool:
         if ended:
             # The others go back into the socket, behind whatever runs there.
             now = time.monotonic()
-            others = [sent for sent in others if not slot.send(sent.claim, sent.timeout, sent.memory, now, sent.brief)]
+            for sent in others:
+                slot.stage(sent.claim, sent.timeout, sent.memory, now, sent.brief)
+            others = slot.flush()
         elif slot.running is not None and slot.running.claim.task_id == task_id:
             workers.stop(slot, kind, reason, grace)
         workers.rest(slot)

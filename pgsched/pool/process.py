@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pgsched.pool import limits, wire
@@ -17,7 +17,7 @@ from pgsched.pool.stream import Sink, Stream
 
 
 class Process:
-    """Four descriptors and what they lead to.
+    """Its descriptors and what they lead to.
 
     :raises OSError: no descriptors or no memory are left.
     """
@@ -33,6 +33,9 @@ class Process:
             self.sock, self.spare = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(self.sock.close)
             undo.callback(self.spare.close)
+            self.tickets, self._taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            undo.callback(self.tickets.close)
+            undo.callback(self._taken.close)
             self.page = ControlPage()
             undo.callback(self.page.close)
             reading, self._writing = os.pipe()
@@ -40,11 +43,11 @@ class Process:
             undo.pop_all()
 
     def ends(self) -> list[int]:
-        """What the worker gets: its end of the socket pair, and of its output."""
+        """What the worker is born with: its end of the socket pair, and of its output."""
         return [self.spare.fileno(), self._writing]
 
     def launched(self) -> None:
-        """The worker has its ends, or never will; the socket's is kept, to take frames back through it."""
+        """The worker has its ends, or never will; those of the sockets are kept, to take back what waits there."""
         if self._writing >= 0:
             os.close(self._writing)
             self._writing = -1
@@ -61,8 +64,8 @@ class Process:
             self._loop.remove_reader(self.stream.descriptor)
 
     def boot(self, told: dict[str, Any]) -> None:
-        """Tell the worker who it is."""
-        wire.send_message(self.sock, wire.BOOT, told, [self.page.descriptor])
+        """Tell the worker who it is, and give it the page and its end of the tickets."""
+        wire.send_message(self.sock, wire.BOOT, told, [self.page.descriptor, self._taken.fileno()])
 
     def signal(self, number: int) -> None:
         """Send a signal to the worker alone."""
@@ -73,14 +76,52 @@ class Process:
         """Send SIGKILL to the worker, its process group and its descendants; these are returned."""
         return [] if self.pid is None or self.ended else limits.kill_tree(self.pid)
 
-    def take_back(self) -> list[bytes]:
-        """The frames that the worker has not taken; the kernel decides who gets each one."""
-        frames = []
+    def send(self, records: Sequence[bytes], sequences: Sequence[int]) -> int:
+        """Send runs and then their tickets; return how many found room for both. Never blocks."""
+        try:
+            sent = wire.send_runs(self.sock, records)
+            if sent:
+                sent = self.tickets.send(wire.encode_tickets(sequences[:sent]), socket.MSG_DONTWAIT) // wire.TICKET_SIZE
+        except OSError:
+            # No room for the tickets: runs without them are nothing. Or no memory for a large payload, or it is dead.
+            return 0
+        return sent
+
+    def dismiss(self) -> None:
+        """Ask the worker to leave when it has done what it has tickets for."""
+        self.tickets.send(wire.STOP, socket.MSG_DONTWAIT)
+
+    def take_back(self) -> list[int]:
+        """The numbers of the runs whose tickets the worker has not taken; now it cannot any more."""
+        numbers: list[int] = []
         while True:
             try:
-                frames.append(self.spare.recv(wire.LIMIT, socket.MSG_DONTWAIT))
+                tickets = self._taken.recv(wire.LIMIT, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return frames
+                break
+            numbers += wire.decode_tickets(tickets)
+        if numbers:
+            self._sweep(numbers[0])
+        return numbers
+
+    def _sweep(self, withdrawn: int) -> None:
+        """Clear the socket of runs that were taken back: an idle worker does not read, and their room is needed.
+
+        :param withdrawn: the first of them; what was sent before it has its ticket taken, and the worker may be about
+            to read it. That goes back.
+        """
+        kept: list[tuple[bytes, list[int]]] = []
+        while True:
+            try:
+                frame, descriptors = wire.receive(self.spare, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            if wire.first_sequence(frame) < withdrawn:
+                kept.append((frame, descriptors))
+            else:
+                wire.close_all(descriptors)
+        for frame, descriptors in kept:
+            wire.send_back(self.sock, frame, descriptors)
 
     def close(self) -> None:
         """Give everything back. What the worker has left running keeps its own ends."""
@@ -91,4 +132,6 @@ class Process:
         self.stream.close()
         self.page.close()
         self.sock.close()
+        self.tickets.close()
+        self._taken.close()
         self.spare.close()

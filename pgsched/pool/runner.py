@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final, NoReturn, Protocol
@@ -21,7 +22,7 @@ from pgsched import context
 from pgsched.context import Interrupted, TaskContext
 from pgsched.errors import UsageError
 from pgsched.model import Failure, OutcomeKind
-from pgsched.pool import wire
+from pgsched.pool import records, wire
 from pgsched.pool.describe import clean, error_line, traceback_text
 from pgsched.pool.outbox import Outbox
 from pgsched.pool.page import PageView
@@ -57,7 +58,7 @@ class Recorder(Protocol):
 
 
 class Runner:
-    """Serves the worker's socket until it is told to stop.
+    """Serves the worker's sockets until it is told to stop.
 
     :param result_limit: bytes of a result's JSON.
     :param max_memory: bytes; a report says when the worker is larger.
@@ -66,6 +67,7 @@ class Runner:
     def __init__(
         self,
         sock: socket.socket,
+        tickets: socket.socket,
         page: PageView,
         tasks: Mapping[str, RunnableTask],
         *,
@@ -74,6 +76,9 @@ class Runner:
         recorder: Recorder | None,
     ) -> None:
         self._sock = sock
+        self._tickets = tickets
+        self._runs: deque[wire.Run] = deque()
+        """Received; not all of them have a ticket."""
         self._page = page
         self._tasks = tasks
         self._result_limit = result_limit
@@ -88,18 +93,14 @@ class Runner:
         self._surroundings = Surroundings(self._arm)
 
     def serve(self) -> None:
-        """Take frames until Stop; ends the process when the parent is gone."""
+        """Run what there are tickets for until Stop; ends the process when the parent is gone."""
         while True:
             try:
-                frame, descriptors = self._next()
-            except OSError as error:
-                self._quit(error)
-            if not frame:
-                self._quit(None)
-            if frame[0] == wire.STOP:
-                return
-            run = wire.decode_run(frame, descriptors)
-            try:
+                ticket = self._ticket()
+                if ticket == wire.STOP:
+                    self._outbox.flush()
+                    return
+                run = self._run_of(wire.decode_tickets(ticket)[0])
                 if not run.brief:
                     self._outbox.flush()
                 self._report(run)
@@ -107,14 +108,29 @@ class Runner:
                 self._quit(error)
             self._surroundings.restore()
 
-    def _next(self) -> tuple[bytes, list[int]]:
-        """The next frame; reports wait no longer when there is none."""
+    def _ticket(self) -> bytes:
+        """The next ticket; reports wait no longer when there is none."""
         if self._outbox.count:
             try:
-                return wire.receive(self._sock, socket.MSG_DONTWAIT)
+                return self._checked(self._tickets.recv(wire.TICKET_SIZE, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 self._outbox.flush()
-        return wire.receive(self._sock)
+        return self._checked(self._tickets.recv(wire.TICKET_SIZE))
+
+    def _run_of(self, number: int) -> wire.Run:
+        """The run of a ticket, which was sent before it; those before it whose tickets are gone were taken back."""
+        while True:
+            while self._runs:
+                run = self._runs.popleft()
+                if run.sequence == number:
+                    return run
+            frame, descriptors = wire.receive(self._sock)
+            self._runs.extend(wire.decode_runs(self._checked(frame), descriptors))
+
+    def _checked(self, received: bytes) -> bytes:
+        if not received:
+            self._quit(None)
+        return received
 
     def _report(self, run: wire.Run) -> None:
         report, ended = self._attempt(run)
@@ -139,20 +155,20 @@ class Runner:
                 lambda: self._reason(sequence),
             )
         )
-        code, status = wire.RETURNED, "completed"
+        code, status = records.RETURNED, "completed"
         try:
             body = self._call(run)
         except BaseException as error:
             self._armed = 0
-            code, status = wire.RAISED, self._status(sequence)
-            body = wire.encode_failure(_failure(error))
+            code, status = records.RAISED, self._status(sequence)
+            body = records.encode_failure(_failure(error))
         context.enter(None)
         ended = time.monotonic()
         seconds = ended - started
         if self._recorder is not None:
             self._record(run.task_type, status, seconds, started - run.due)
-        flags = wire.WORN if self._max_memory is not None and self._is_worn(self._max_memory) else 0
-        return wire.encode_report(sequence, code, flags, seconds, body), ended
+        flags = records.WORN if self._max_memory is not None and self._is_worn(self._max_memory) else 0
+        return records.encode_report(sequence, code, flags, seconds, body), ended
 
     def _call(self, run: wire.Run) -> str:
         """Call the function and return its result as JSON, empty for None."""

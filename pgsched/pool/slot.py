@@ -7,19 +7,22 @@ the slot once: reported, taken back, or with the worker's death. Decides nothing
 
 import dataclasses
 import math
-import socket
 from collections import deque
 from itertools import islice, zip_longest
 from typing import Final, NamedTuple
 
 from pgsched.model import Claim, Failure, Outcome, OutcomeKind
-from pgsched.pool import deaths, wire
+from pgsched.pool import deaths, records, wire
 from pgsched.pool.deaths import Death
 from pgsched.pool.process import Process
 from pgsched.pool.runner import SOFT_SIGNAL
 from pgsched.rules.states import SLOT, SlotState, advance
 
 Ended = tuple[Claim, Outcome]
+STAGED: Final = 16
+"""Runs to a frame: half of what may wait in a worker, so that it does not run dry between two."""
+STAGED_SIZE: Final = 32 * 1024
+"""Bytes of runs that are not kept back for others to travel with them."""
 MAX_MEMORY: Final = "max_memory"
 """Why a worker is worn that has grown too large."""
 
@@ -77,6 +80,11 @@ class Slot:
         self.tasks = 0
         """Reports that its worker has sent."""
         self._sequence = 0
+        self._staged: list[bytes] = []
+        """Runs that the next flush sends: the last ones of ``sent``."""
+        self._staged_size = 0
+        self.full = False
+        """Whether the worker's socket had no room; until it reports."""
         self._salvaged: set[int] = set()
         """Numbers of reports that were read from the worker's memory, and will come by the socket too."""
         self._cpu_before = 0.0
@@ -105,6 +113,9 @@ class Slot:
         self.budget = budget
         self.tasks = self._sequence = self._output_from = 0
         self._salvaged.clear()
+        self._staged.clear()
+        self._staged_size = 0
+        self.full = False
         self._cpu_before = 0.0
 
     def abandon(self) -> None:
@@ -121,32 +132,50 @@ class Slot:
         self.kill_at = math.inf
         self._cpu_before = cpu_seconds
 
-    def send(self, claim: Claim, timeout: float, memory: int | None, now: float, brief: bool) -> bool:
-        """Send a task; False where the socket has no room. Never blocks.
+    def stage(self, claim: Claim, timeout: float, memory: int | None, now: float, brief: bool) -> None:
+        """Put a task among those that the next flush sends.
 
         :param brief: it is expected to take no time.
         """
-        process = self._process
         sequence = self._sequence % 0xFFFFFFFF + 1
-        frame = wire.encode_run(sequence, claim, timeout, now - claim.late, brief)
-        try:
-            if not wire.send_run(process.sock, frame, claim):
-                return False
-        except OSError:
-            # No memory for a large payload, or a socket that a death has closed.
-            return False
+        record = wire.encode_run(sequence, claim, timeout, now - claim.late, brief)
+        self._staged.append(record)
+        self._staged_size += len(record)
         self._sequence = sequence
         self.budget -= 1
         self.sent.append(Sent(sequence, claim, timeout, memory, brief))
         if self.state is SlotState.IDLE:
             self.state = advance(SLOT, self.state, SlotState.BUSY)
-            self._output_from = process.stream.total
+            self._output_from = self._process.stream.total
         if len(self.sent) == 1:
             self._begin(now)
-        return True
+
+    @property
+    def laden(self) -> bool:
+        """Whether so much is staged that it should be sent before more is."""
+        return len(self._staged) >= STAGED or self._staged_size >= STAGED_SIZE
+
+    def flush(self) -> list[Sent]:
+        """Send what is staged; return what found no room. Never blocks."""
+        staged, self._staged = self._staged, []
+        self._staged_size = 0
+        if not staged:
+            return []
+        first = len(self.sent) - len(staged)
+        went = self._process.send(staged, [sent.sequence for sent in islice(self.sent, first, None)])
+        self.full = went < len(staged)
+        return self._withdraw(len(staged) - went)
+
+    def _withdraw(self, count: int) -> list[Sent]:
+        """Strike the last of those that were sent off the books."""
+        taken = [self.sent.pop() for _ in range(count)][::-1]
+        self.budget += count
+        if taken and not self.sent:
+            self._rest()
+        return taken
 
     def take_reports(
-        self, reports: list[wire.Report], cpu_seconds: float, now: float, output_before: int
+        self, reports: list[records.Report], cpu_seconds: float, now: float, output_before: int
     ) -> list[Ended]:
         """The worker has sent reports: those tasks are over, and the next one has begun, if one was sent.
 
@@ -168,23 +197,24 @@ class Slot:
         """Take the reports that the worker has not sent yet from the memory that it shares; see ``outbox.py``."""
         if not self.sent or self.process is None:
             return []
-        fresh: list[wire.Report] = []
-        for report in wire.salvage(self.process.page.outbox()):
+        fresh: list[records.Report] = []
+        for report in records.salvage(self.process.page.outbox()):
             # Others were sent before, or salvaged.
             if len(fresh) < len(self.sent) and report.sequence == self.sent[len(fresh)].sequence:
                 fresh.append(report)
         self._salvaged.update(report.sequence for report in fresh)
         return self._end(fresh, self._cpu_before, now, self._output_from)
 
-    def _end(self, reports: list[wire.Report], cpu_seconds: float, now: float, output_before: int) -> list[Ended]:
+    def _end(self, reports: list[records.Report], cpu_seconds: float, now: float, output_before: int) -> list[Ended]:
         if not reports:
             return []
         # May raise: until then no claim must leave.
         outcomes = [self._outcome(report, cpu_seconds) for report in reports]
         claims = [self.sent.popleft().claim for _ in reports]
-        if any(report.flags & wire.WORN for report in reports):
+        if any(report.flags & records.WORN for report in reports):
             self.worn = self.worn or MAX_MEMORY
         self.tasks += len(reports)
+        self.full = False
         self.order = None
         self.kill_at = math.inf
         if self.sent:
@@ -199,15 +229,12 @@ class Slot:
         """Take back what the worker has not begun, in the order in which it was sent."""
         if not self.sent or self.process is None:
             return []
-        numbers = set(map(wire.sequence_of, self.process.take_back()))
-        if not numbers:
-            return []
-        taken = [sent for sent in self.sent if sent.sequence in numbers]
-        self.sent = deque(sent for sent in self.sent if sent.sequence not in numbers)
-        self.budget += len(taken)
-        if not self.sent:
-            self._rest()
-        return taken
+        staged = len(self._staged)
+        self._staged.clear()
+        self._staged_size = 0
+        self.full = False
+        # Tickets are taken in order: what the worker has not begun is the end of what was sent.
+        return self._withdraw(staged + len(self.process.take_back()))
 
     def order_stop(self, kind: OutcomeKind, text: str, kill_at: float) -> None:
         """Ask the running task to stop: the reason in the control page, then the soft signal."""
@@ -225,8 +252,8 @@ class Slot:
         self.reason = reason
         self.kill_at = kill_at
         self.state = advance(SLOT, self.state, SlotState.STOPPING)
-        # Nothing waits in its socket, so there is room.
-        self._process.sock.send(bytes((wire.STOP,)), socket.MSG_DONTWAIT)
+        # It has no tickets left, so there is room.
+        self._process.dismiss()
 
     def kill(self, reason: str, kind: OutcomeKind = OutcomeKind.CRASHED, text: str | None = None) -> list[int]:
         """Send SIGKILL to the worker's process group and its descendants; these are returned.
@@ -282,14 +309,14 @@ class Slot:
         if self.state is SlotState.BUSY:
             self.state = advance(SLOT, self.state, SlotState.IDLE)
 
-    def _outcome(self, report: wire.Report, cpu_seconds: float) -> Outcome:
+    def _outcome(self, report: records.Report, cpu_seconds: float) -> Outcome:
         process, order = self._process, self.order
         if order is not None and order.sequence != report.sequence:
             order = None
-        if report.code == wire.RETURNED:
+        if report.code == records.RETURNED:
             return Outcome(OutcomeKind.RETURNED, report.seconds, report.body or None, None, self.number, process.pid)
         failure = dataclasses.replace(
-            wire.decode_failure(report.body),
+            records.decode_failure(report.body),
             cpu_seconds=max(cpu_seconds - self._cpu_before, 0.0),
             stderr=process.stream.tail(self._output_from),
         )

@@ -1,9 +1,11 @@
-"""The wire: a closed set of frames between the parent and one worker, one datagram a frame.
+"""The wire: a closed set of frames between the parent and one worker, one datagram a frame, and the tickets beside it.
 
-The parent sends Boot, Run and Stop; a worker answers with Ready and Reports. Payloads and results pass as UTF-8 that
-the parent never parses. A payload over 64 KiB travels in a memfd beside its frame, so that a frame is sent whole or
-refused; a long report is preceded by parts, because a worker may wait for room and the parent may not. Both
-processes use this module; it keeps no state.
+The parent sends Boot and Runs; a worker answers with Ready and Reports. To have received a run is nothing: its ticket,
+a number on a second socket, is the permission to begin it. So the parent can take a run back as long as the worker has
+not taken the ticket, and the kernel decides who got each one. Payloads and results pass as UTF-8 that the parent never
+parses. A payload over 64 KiB travels in a memfd beside its frame, so that a frame is sent whole or refused; a long
+frame of a worker is preceded by parts, because a worker may wait for room and the parent may not. Both processes use
+this module; it keeps no state.
 """
 
 import array
@@ -11,42 +13,34 @@ import json
 import os
 import socket
 import struct
-import zlib
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from pgsched.model import Claim, Failure
+from pgsched.model import Claim
 
 BOOT: Final = 1
-RUN: Final = 2
+RUNS: Final = 2
 RUN_LARGE: Final = 3
-STOP: Final = 4
 READY: Final = 5
 REPORTS: Final = 6
 PART: Final = 7
 LAST: Final = 8
 
-RETURNED: Final = 0
-RAISED: Final = 1
-
 BRIEF: Final = 1
 """Flag of a run: it is expected to be over in no time, so reports may wait for its end."""
-WORN: Final = 1
-"""Flag of a report: the worker has grown over its memory size."""
 
 LIMIT: Final = 65536
 """Bytes of a frame."""
 _MOST_PARTS: Final = 1024
 """No frame of ours is so long."""
 _ROOM: Final = socket.CMSG_SPACE(4 * 4)
-_RUN: Final = struct.Struct("<BIBqiiddHH")
-REPORTS_HEAD: Final = struct.Struct("<Bd")
-_REPORT: Final = struct.Struct("<IBBd")
-_RECORD: Final = struct.Struct("<II")
-END_MARK: Final = _RECORD.size
-NO_RECORD: Final = bytes(END_MARK)
-"""Stands after the last record in shared memory."""
-_SEQUENCE: Final = struct.Struct("<xI")
+_RUN: Final = struct.Struct("<IBqiiddHHI")
+_TICKET: Final = struct.Struct("<I")
+TICKET_SIZE: Final = _TICKET.size
+STOP: Final = bytes(TICKET_SIZE)
+"""The ticket that ends a worker."""
 _CLOEXEC: Final = socket.MSG_CMSG_CLOEXEC
+_RUNS: Final = bytes((RUNS,))
 
 
 class ProtocolError(Exception):
@@ -57,7 +51,7 @@ class Run(NamedTuple):
     """One attempt to make."""
 
     sequence: int
-    """Numbers the frames of one worker; its report repeats it."""
+    """Numbers the runs of one worker, from 1; its ticket and its report repeat it."""
     brief: bool
     task_id: int
     task_type: str
@@ -71,24 +65,11 @@ class Run(NamedTuple):
     payload: str
 
 
-class Report(NamedTuple):
-    """How one attempt ended."""
-
-    sequence: int
-    code: int
-    """RETURNED or RAISED."""
-    flags: int
-    seconds: float
-    body: str
-    """RETURNED: the result as JSON, empty for None. RAISED: see :func:`decode_failure`."""
-
-
 def encode_run(sequence: int, claim: Claim, timeout: float, due: float, brief: bool) -> bytes:
-    """The frame of a claim whose payload is short."""
-    task_type, queue = claim.task_type.encode(), claim.queue.encode()
+    """A Run as a record of any length."""
+    task_type, queue, payload = claim.task_type.encode(), claim.queue.encode(), claim.payload.encode()
     return (
         _RUN.pack(
-            RUN,
             sequence,
             BRIEF if brief else 0,
             claim.task_id,
@@ -98,143 +79,114 @@ def encode_run(sequence: int, claim: Claim, timeout: float, due: float, brief: b
             due,
             len(task_type),
             len(queue),
+            len(payload),
         )
         + task_type
         + queue
-        + claim.payload.encode()
+        + payload
     )
 
 
-def send_run(sock: socket.socket, frame: bytes, claim: Claim) -> bool:
-    """Send what :func:`encode_run` made, or return False where the socket has no room. Never blocks.
+def send_runs(sock: socket.socket, records: Sequence[bytes]) -> int:
+    """Send what :func:`encode_run` made; return how many found room. Never blocks.
 
-    :raises OSError: no memory for a large payload.
+    :raises OSError: no memory for a large payload, or nobody is there.
     """
+    sent = 0
     try:
-        if len(frame) <= LIMIT:
-            sock.send(frame, socket.MSG_DONTWAIT)
-            return True
-        payload = claim.payload.encode()
-        head = bytes((RUN_LARGE,)) + frame[1 : len(frame) - len(payload)]
-        memory = os.memfd_create("pgsched-payload", os.MFD_CLOEXEC)
-        try:
-            _write_all(memory, payload)
-            _send_with(sock, head, [memory], socket.MSG_DONTWAIT)
-        finally:
-            os.close(memory)
-        return True
+        while sent < len(records):
+            end, size = sent, 1
+            while end < len(records) and (size := size + len(records[end])) <= LIMIT:
+                end += 1
+            if end == sent:
+                _send_large(sock, records[sent])
+                end += 1
+            else:
+                sock.send(b"".join((_RUNS, *records[sent:end])), socket.MSG_DONTWAIT)
+            sent = end
     except BlockingIOError:
-        return False
+        # Those before have been sent.
+        return sent
+    return sent
 
 
-def decode_run(frame: bytes, descriptors: list[int]) -> Run:
-    """Read a Run in the worker; closes the descriptors."""
+def _send_large(sock: socket.socket, record: bytes) -> None:
+    payload_size = _RUN.unpack_from(record)[-1]
+    memory = os.memfd_create("pgsched-payload", os.MFD_CLOEXEC)
     try:
-        head = _RUN.unpack_from(frame)
-        kind, sequence, flags, task_id, attempt, max_retries, timeout, due, type_size, queue_size = head
-        middle = _RUN.size + type_size
-        end = middle + queue_size
-        payload = frame[end:] if kind == RUN else _read_all(descriptors[0])
-        return Run(
-            sequence,
-            bool(flags & BRIEF),
-            task_id,
-            frame[_RUN.size : middle].decode(),
-            frame[middle:end].decode(),
-            attempt,
-            max_retries,
-            timeout,
-            due,
-            payload.decode(),
-        )
+        _write_all(memory, record[len(record) - payload_size :])
+        head = bytes((RUN_LARGE,)) + record[: len(record) - payload_size]
+        _send_with(sock, head, [memory], socket.MSG_DONTWAIT)
+    finally:
+        os.close(memory)
+
+
+def decode_runs(frame: bytes, descriptors: list[int]) -> list[Run]:
+    """Read the runs of a frame in the worker; closes the descriptors.
+
+    :raises ProtocolError: it is none.
+    """
+    runs = []
+    try:
+        large = _read_all(descriptors[0]) if frame[0] == RUN_LARGE else None
+        at = 1
+        while at < len(frame):
+            head = _RUN.unpack_from(frame, at)
+            sequence, flags, task_id, attempt, max_retries, timeout, due, type_size, queue_size, payload_size = head
+            names = at + _RUN.size
+            middle = names + type_size
+            end = middle + queue_size
+            at = end if large is not None else end + payload_size
+            payload = frame[end:at] if large is None else large
+            runs.append(
+                Run(
+                    sequence,
+                    bool(flags & BRIEF),
+                    task_id,
+                    frame[names:middle].decode(),
+                    frame[middle:end].decode(),
+                    attempt,
+                    max_retries,
+                    timeout,
+                    due,
+                    payload.decode(),
+                )
+            )
     except (struct.error, ValueError, IndexError) as error:
         raise ProtocolError(f"broken frame: {error}") from error
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(descriptors)
+    return runs
 
 
-def sequence_of(frame: bytes) -> int:
-    """The number of a Run that was taken back."""
-    return int(_SEQUENCE.unpack_from(frame)[0])
+def first_sequence(frame: bytes) -> int:
+    """The number of the first run of a frame that the parent has sent."""
+    return int(_TICKET.unpack_from(frame, 1)[0])
 
 
-def encode_report(sequence: int, code: int, flags: int, seconds: float, body: str) -> bytes:
-    """A Report as a record of any length."""
-    report = _REPORT.pack(sequence, code, flags, seconds) + body.encode()
-    return _RECORD.pack(len(report), zlib.crc32(report)) + report
-
-
-def encode_head(cpu_seconds: float) -> bytes:
-    """What stands before the records of a Reports frame.
-
-    :param cpu_seconds: of the worker and its ended children, since its birth.
-    """
-    return REPORTS_HEAD.pack(REPORTS, cpu_seconds)
-
-
-def decode_reports(frame: bytes) -> tuple[float, list[Report]]:
-    """Read a Reports frame in the parent: CPU seconds, and the reports in the order of their ends.
-
-    :raises ProtocolError: it is none.
-    """
+def send_back(sock: socket.socket, frame: bytes, descriptors: list[int]) -> None:
+    """Send a received frame once more; closes the descriptors."""
     try:
-        _, cpu_seconds = REPORTS_HEAD.unpack_from(frame)
-    except struct.error as error:
-        raise ProtocolError(f"broken reports: {error}") from error
-    reports, end = _records(frame)
-    if end != len(frame):
-        raise ProtocolError(f"broken reports: {len(frame) - end} bytes are no record")
-    return cpu_seconds, reports
+        _send_with(sock, frame, descriptors, socket.MSG_DONTWAIT)
+    finally:
+        close_all(descriptors)
 
 
-def salvage(memory: bytes) -> list[Report]:
-    """The whole reports in the memory that a worker shares, which it may be writing to: sent ones may be among them."""
-    return _records(memory)[0]
+def close_all(descriptors: list[int]) -> None:
+    """Close what came beside a frame."""
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-def _records(frame: bytes) -> tuple[list[Report], int]:
-    """The records up to the first that is not whole, and where that begins."""
-    reports = []
-    at = REPORTS_HEAD.size
-    while len(frame) - at >= _RECORD.size:
-        size, check = _RECORD.unpack_from(frame, at)
-        begin = at + _RECORD.size
-        report = frame[begin : begin + size]
-        if size < _REPORT.size or len(report) < size or zlib.crc32(report) != check:
-            break
-        sequence, code, flags, seconds = _REPORT.unpack_from(report)
-        try:
-            body = report[_REPORT.size :].decode()
-        except UnicodeDecodeError:
-            break
-        reports.append(Report(sequence, code, flags, seconds, body))
-        at = begin + size
-    return reports, at
+def encode_tickets(sequences: Iterable[int]) -> bytes:
+    """Tickets for some runs."""
+    return b"".join(map(_TICKET.pack, sequences))
 
 
-def encode_failure(failure: Failure) -> str:
-    """The body of a report that says RAISED."""
-    return json.dumps(
-        {
-            "error": failure.error,
-            "traceback": failure.traceback,
-            "peak_memory": failure.peak_memory,
-            "out_of_memory": failure.out_of_memory,
-        },
-        ensure_ascii=False,
-    )
-
-
-def decode_failure(body: str) -> Failure:
-    """The opposite of :func:`encode_failure`.
-
-    :raises ProtocolError: it is none.
-    """
-    try:
-        return Failure(**json.loads(body))
-    except (ValueError, TypeError) as error:
-        raise ProtocolError(f"broken failure: {error}") from error
+def decode_tickets(tickets: bytes) -> list[int]:
+    """The numbers on some tickets; one that is torn is none."""
+    whole = len(tickets) - len(tickets) % TICKET_SIZE
+    return [number for (number,) in _TICKET.iter_unpack(tickets[:whole])]
 
 
 def encode_message(kind: int, content: Any) -> bytes:

@@ -66,9 +66,11 @@ def _live(sock: socket.socket, app: App | None) -> int:
     _seed()
     _line_buffered()
     gc.freeze()
+    page, tickets = descriptors
     runner = Runner(
         sock,
-        PageView(descriptors[0]),
+        socket.socket(fileno=tickets),
+        PageView(page),
         app.tasks,
         result_limit=told["result_limit"],
         max_memory=told["max_memory"],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pgsched.model import Claim, Outcome, OutcomeKind
-from pgsched.pool import wire
+from pgsched.pool import records, wire
 from pgsched.pool.alarm import Alarm
 from pgsched.pool.collector import Collector
 from pgsched.pool.deaths import Death, OutOfMemory
@@ -54,6 +54,9 @@ class Workers:
         """Open slots whose worker would start a task at once."""
         self.busy: dict[int, Slot] = {}
         """Open slots with a task; the one that nothing was sent to for longest is first."""
+        self._laden: dict[int, Slot] = {}
+        """Slots for which something may be staged."""
+        self._refused: list[Claim] = []
         self.restarts: Counter[str] = Counter()
         """Ends of workers, by reason."""
         self.alarm = Alarm(self._ring)
@@ -88,21 +91,38 @@ class Workers:
         least, best = ahead + 1, None
         since = time.monotonic() - within
         for count, slot in enumerate(self.busy.values()):
-            if len(slot.sent) < least and slot.started >= since:
+            if len(slot.sent) < least and slot.started >= since and not slot.full:
                 least, best = len(slot.sent), slot
             if count >= CANDIDATES:
                 # With many slots it is enough to avoid the fullest.
                 break
         return best
 
-    def sent(self, slot: Slot) -> None:
-        """A task was sent to the slot."""
+    def staged(self, slot: Slot) -> None:
+        """A task was put among those that the next flush sends to the slot."""
         self.idle.pop(slot.number, None)
         self.busy.pop(slot.number, None)
         if slot.open:
             self.busy[slot.number] = slot
         if len(slot.sent) == 1:
             self._mind_limits(slot)
+        self._laden[slot.number] = slot
+        if slot.laden:
+            self._flush(slot)
+
+    def flush(self) -> list[Claim]:
+        """Send what is staged; return the claims that found no room."""
+        while self._laden:
+            self._flush(next(iter(self._laden.values())))
+        refused, self._refused = self._refused, []
+        return refused
+
+    def _flush(self, slot: Slot) -> None:
+        del self._laden[slot.number]
+        refused = slot.flush()
+        if refused:
+            self._refused += [sent.claim for sent in refused]
+            self.rest(slot)
 
     def rest(self, slot: Slot) -> None:
         """The slot may have nothing to do now: offer it, or let its worker go."""
@@ -253,7 +273,7 @@ class Workers:
         if frame is None:
             return
         if frame[0] == wire.REPORTS:
-            cpu_seconds, reports = wire.decode_reports(frame)
+            cpu_seconds, reports = records.decode_reports(frame)
             self._ended(slot, slot.take_reports(reports, cpu_seconds, time.monotonic(), before))
         elif frame[0] == wire.READY and slot.state is SlotState.BOOTING:
             if self.filler.ready(slot, wire.decode_message(frame)):

@@ -331,6 +331,7 @@ class Supervisor:
         if self.state is not SupervisorState.RUNNING or not self._trust.trusted(lease_clock()):
             return
         self._backlog.feed(self._dispatch)
+        self._backlog.put_back(self._pool.flush())
 
     def _occupied(self) -> int:
         return demand.occupied(

@@ -40,7 +40,7 @@ class Harness:
         return claim._replace(**fields)
 
     def dispatch(self, claim: Claim, ahead: int = 0) -> bool:
-        done = self.pool.dispatch(claim, ahead)
+        done = self.pool.dispatch(claim, ahead) and claim not in self.pool.flush()
         if done:
             assert claim.task_id not in self.dispatched
             self.dispatched[claim.task_id] = claim

@@ -61,8 +61,8 @@ async def test_f20_no_descriptor_of_the_parent_is_inherited(method: str, tmp_pat
             ours = {os.readlink(f"/proc/self/fd/{each.fileno()}") for each in (server, file)}
             theirs = json.loads(await harness.value("descriptors") or "")
             assert not ours & set(theirs)
-            # Standard streams, the socket, the control page and its mapping.
-            assert len(theirs) == 6
+            # Standard streams, the two sockets, the control page and its mapping.
+            assert len(theirs) == 7
             place = f"/proc/{harness.forkserver}/fd"
             forkserver = [os.readlink(f"{place}/{name}") for name in os.listdir(place)]
             assert not ours & set(forkserver)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pgsched.model import OutcomeKind
-from pgsched.pool import wire
+from pgsched.pool import records
 from tests.pool.conftest import Harness, pooled
 
 BOTH = pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -219,10 +219,10 @@ async def test_a_worker_in_which_a_task_forked_and_both_halves_returned_answers_
         b"\x05{}",
         b"\xff",
         b"\x08rubbish",
-        wire.encode_head(0.0) + wire.encode_report(2, wire.RETURNED, 0, 0.0, "1"),
-        wire.encode_head(0.0) + wire.encode_report(1, wire.RAISED, 0, 0.0, "no failure"),
-        wire.encode_head(0.0) + wire.encode_report(1, 99, 0, 0.0, ""),
-        wire.encode_head(0.0) + wire.encode_report(1, wire.RETURNED, 0, 0.0, "1")[:-1],
+        records.encode_head(0.0) + records.encode_report(2, records.RETURNED, 0, 0.0, "1"),
+        records.encode_head(0.0) + records.encode_report(1, records.RAISED, 0, 0.0, "no failure"),
+        records.encode_head(0.0) + records.encode_report(1, 99, 0, 0.0, ""),
+        records.encode_head(0.0) + records.encode_report(1, records.RETURNED, 0, 0.0, "1")[:-1],
     ],
 )
 async def test_a_task_that_scribbles_on_the_worker_s_socket_costs_its_attempt(rubbish: bytes) -> None:

@@ -24,6 +24,9 @@ class RememberingPool:
         self.dispatched.append(claim.task_id)
         return True
 
+    def flush(self) -> list[Claim]:
+        return []
+
     def running(self) -> list[Running]:
         return []
 

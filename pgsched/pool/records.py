@@ -1,0 +1,117 @@
+"""Reports: what a worker says of the attempts that it has made, as records that may lie in shared memory.
+
+A record has a check, because the parent may read it while it is written, or after its writer has died. Frames are
+``wire.py``'s matter; how reports gather is ``outbox.py``'s. Both processes use this module; it keeps no state.
+"""
+
+import json
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+from pgsched.model import Failure
+from pgsched.pool.wire import REPORTS, ProtocolError
+
+RETURNED: Final = 0
+RAISED: Final = 1
+
+WORN: Final = 1
+"""Flag of a report: the worker has grown over its memory size."""
+
+HEAD: Final = struct.Struct("<Bd")
+"""What stands before the records of a frame."""
+_REPORT: Final = struct.Struct("<IBBd")
+_RECORD: Final = struct.Struct("<II")
+END_MARK: Final = _RECORD.size
+NO_RECORD: Final = bytes(END_MARK)
+"""Stands after the last record in shared memory."""
+
+
+class Report(NamedTuple):
+    """How one attempt ended."""
+
+    sequence: int
+    code: int
+    """RETURNED or RAISED."""
+    flags: int
+    seconds: float
+    body: str
+    """RETURNED: the result as JSON, empty for None. RAISED: see :func:`decode_failure`."""
+
+
+def encode_report(sequence: int, code: int, flags: int, seconds: float, body: str) -> bytes:
+    """A Report as a record of any length."""
+    report = _REPORT.pack(sequence, code, flags, seconds) + body.encode()
+    return _RECORD.pack(len(report), zlib.crc32(report)) + report
+
+
+def encode_head(cpu_seconds: float) -> bytes:
+    """What stands before the records of a Reports frame.
+
+    :param cpu_seconds: of the worker and its ended children, since its birth.
+    """
+    return HEAD.pack(REPORTS, cpu_seconds)
+
+
+def decode_reports(frame: bytes) -> tuple[float, list[Report]]:
+    """Read a Reports frame in the parent: CPU seconds, and the reports in the order of their ends.
+
+    :raises ProtocolError: it is none.
+    """
+    try:
+        _, cpu_seconds = HEAD.unpack_from(frame)
+    except struct.error as error:
+        raise ProtocolError(f"broken reports: {error}") from error
+    reports, end = _records(frame)
+    if end != len(frame):
+        raise ProtocolError(f"broken reports: {len(frame) - end} bytes are no record")
+    return cpu_seconds, reports
+
+
+def salvage(memory: bytes) -> list[Report]:
+    """The whole reports in the memory that a worker shares, which it may be writing to: sent ones may be among them."""
+    return _records(memory)[0]
+
+
+def _records(frame: bytes) -> tuple[list[Report], int]:
+    """The records up to the first that is not whole, and where that begins."""
+    reports = []
+    at = HEAD.size
+    while len(frame) - at >= _RECORD.size:
+        size, check = _RECORD.unpack_from(frame, at)
+        begin = at + _RECORD.size
+        report = frame[begin : begin + size]
+        if size < _REPORT.size or len(report) < size or zlib.crc32(report) != check:
+            break
+        sequence, code, flags, seconds = _REPORT.unpack_from(report)
+        try:
+            body = report[_REPORT.size :].decode()
+        except UnicodeDecodeError:
+            break
+        reports.append(Report(sequence, code, flags, seconds, body))
+        at = begin + size
+    return reports, at
+
+
+def encode_failure(failure: Failure) -> str:
+    """The body of a report that says RAISED."""
+    return json.dumps(
+        {
+            "error": failure.error,
+            "traceback": failure.traceback,
+            "peak_memory": failure.peak_memory,
+            "out_of_memory": failure.out_of_memory,
+        },
+        ensure_ascii=False,
+    )
+
+
+def decode_failure(body: str) -> Failure:
+    """The opposite of :func:`encode_failure`.
+
+    :raises ProtocolError: it is none.
+    """
+    try:
+        return Failure(**json.loads(body))
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"broken failure: {error}") from error
