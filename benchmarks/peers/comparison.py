@@ -69,7 +69,7 @@ class Sizes(NamedTuple):
 LONG = Round(short=False, measures=("cpu", "recovery"))
 # Latency on tables that nothing has passed through yet; with --quick there is no time for another start.
 FULL = Sizes(300, 400, 1.0, 10, 40.0, (Round(True, ("latency",)), Round(True, ("drain",)), LONG))
-QUICK = Sizes(5, 20, 0.02, 2, 0.5, (Round(True, ("drain", "latency")), LONG))
+QUICK = Sizes(4, 10, 0.02, 1, 0.2, (Round(True, ("drain", "latency")), LONG))
 
 UNITS = {
     "drain_tasks_per_s": "1/s",
@@ -146,6 +146,7 @@ def _measure(peer: Peer, sizes: Sizes, figures: Figures, progress: Callable[[str
             if "cpu" in turn.measures:
                 progress(f"{sizes.burns} tasks of {BURN:g} s")
                 figures["cpu_tasks_per_s"] = measures.cpu(sizes.burns)
+            measures.settle()
             if "recovery" in turn.measures:
                 progress(f"SIGKILL, and at most {sizes.patience:g} s")
                 figures["recovery_s"] = measures.recovery(sizes.patience)

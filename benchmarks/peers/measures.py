@@ -35,6 +35,13 @@ class Measures:
         for _ in range(tasks):
             self._pickup()
 
+    def settle(self) -> None:
+        """Wait until the queue knows that everything has ended.
+
+        Workers that are killed before leave claims behind, which the next ones would have to wait for.
+        """
+        self._until(lambda: not self._peer.busy(), "the queue did not become empty")
+
     def drain(self, tasks: int) -> float:
         """Tasks a second, of so many no-ops that were enqueued before the workers began.
 
@@ -44,7 +51,7 @@ class Measures:
         self._until(lambda: _size(counted) >= tasks / 10, "the drain did not begin")
         first, began = _size(counted), time.monotonic()
         self._until(lambda: _size(counted) >= tasks, "the drain did not end")
-        self._until(lambda: not self._peer.busy(), "the queue did not become empty")
+        self.settle()
         if _size(counted) != tasks:
             raise RuntimeError(f"{_size(counted)} runs of {tasks} tasks")
         return (tasks - first) / (time.monotonic() - began)

@@ -17,7 +17,7 @@ FUNCTIONS = {function.__name__: function for function in work.TASKS}
 class RqPeer(Peer):
     """Two processes of this module."""
 
-    backlog = 3_000
+    backlog = 2_000
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -28,15 +28,15 @@ class RqPeer(Peer):
         """Nothing: Redis makes a list when something is put into it."""
 
     def enqueue(self, name: str, count: int) -> None:
-        # python-rq.org/docs/#bulk-job-enqueueing; results are not kept (python-rq.org/docs/results).
+        # All in one pipeline (python-rq.org/docs); results are not kept (python-rq.org/docs/results).
         data = Queue.prepare_data(FUNCTIONS[name], result_ttl=0)
         while count > 0:
             self._queue.enqueue_many([data] * min(count, CHUNK))
             count -= CHUNK
 
     def enqueue_one(self, name: str) -> None:
-        # "Failed job will be requeued immediately" (python-rq.org/docs/exceptions/#retrying-failed-jobs); without it a
-        # task whose process was killed is not run again.
+        # Run again "immediately" (python-rq.org/docs/exceptions); without it a task whose process
+        # was killed is not run again.
         self._queue.enqueue(FUNCTIONS[name], result_ttl=0, retry=Retry(max=3))
 
     def busy(self) -> bool:
@@ -53,7 +53,7 @@ def run(kind: str) -> None:
     """One worker, in a script of its own that has imported what the tasks need before it forks
     (python-rq.org/docs/workers/#performance-notes)."""
     # SimpleWorker is documented as six times faster and for tasks of "single digit milliseconds"; for the others
-    # "run Worker", which forks a process for each task (github.com/rq/rq/blob/master/docs/benchmark.md).
+    # "run Worker", which forks a process for each task (github.com/rq/rq, docs/benchmark.md).
     worker = {"simple": SimpleWorker, "forking": Worker}[kind]
     worker([QUEUE], connection=Redis(unix_socket_path=setting(REDIS))).work(logging_level="WARNING")
 
