@@ -12,7 +12,7 @@ from pgsched.errors import ExitCode
 from pgsched.events import emit
 from pgsched.model import Claim, Outcome
 from pgsched.ops.observation import Observation
-from pgsched.pool.pool import Pool, PoolSettings
+from pgsched.pool.pool import Ended, Pool, PoolSettings
 from pgsched.store.redaction import redact
 from pgsched.store.store import Store
 from pgsched.supervisor.supervisor import Supervisor
@@ -59,10 +59,11 @@ def _build(
     dsn = settings.dsn or ""
     store = Store(dsn, namespace=settings.namespace, db_timeout=settings.db_timeout, pooled=settings.pooled)
 
-    def heard(claim: Claim, outcome: Outcome) -> None:
-        supervisor.on_outcome(claim, outcome)
+    def heard(ended: list[Ended]) -> None:
+        supervisor.on_outcomes(ended)
         if on_outcome is not None:
-            on_outcome(claim, outcome)
+            for claim, outcome in ended:
+                on_outcome(claim, outcome)
 
     def happened(name: str, fields: dict[str, Any]) -> None:
         telemetry.pool_event(name, fields)

@@ -65,7 +65,7 @@ def _import(app: str, problems: list[tuple[str, str, str]]) -> list[str]:
     from pgsched.pool.pool import Pool, PoolSettings
 
     async def boot() -> list[str]:
-        pool = Pool(PoolSettings(app=app, processes=1), on_outcome=lambda claim, outcome: None)
+        pool = Pool(PoolSettings(app=app, processes=1), on_outcomes=lambda ended: None)
         try:
             return sorted(await pool.start())
         finally:

@@ -19,11 +19,11 @@ from pgsched.pool import boot
 from pgsched.pool.deaths import LOST
 from pgsched.pool.retiring import RECYCLED
 from pgsched.pool.settings import PoolSettings
-from pgsched.pool.slot import Slot
+from pgsched.pool.slot import Ended, Slot
 from pgsched.pool.workers import Workers
 from pgsched.rules.states import SlotState
 
-__all__ = ["Pool", "PoolSettings", "Running"]
+__all__ = ["Ended", "Pool", "PoolSettings", "Running"]
 
 END_WITHIN: Final = 10.0
 """Seconds that the end of killed workers is awaited; a process that the kernel cannot end may take longer."""
@@ -43,7 +43,7 @@ class Running(NamedTuple):
 class Pool:
     """A number of slots, each with a worker. Used once: started, stopped, dropped.
 
-    :param on_outcome: called in the loop, once for every claim that was dispatched and not recalled; it may dispatch.
+    :param on_outcomes: called in the loop with claims that were dispatched and not recalled, each once; may dispatch.
     :param on_event: name and fields of whatever else happens:
 
         * ``worker_ready`` slot, pid; ``worker_ended`` slot, pid, reason, end, signal, exit_code, tasks, and task_id,
@@ -56,12 +56,12 @@ class Pool:
     def __init__(
         self,
         settings: PoolSettings,
-        on_outcome: Callable[[Claim, Outcome], None],
+        on_outcomes: Callable[[list[Ended]], None],
         on_event: Callable[[str, dict[str, Any]], None] = lambda name, fields: None,
     ) -> None:
         self.settings = settings
         self._changed = asyncio.Event()
-        self._workers = Workers(settings, on_outcome, on_event, self._changed.set)
+        self._workers = Workers(settings, on_outcomes, on_event, self._changed.set)
         self._stopped = False
 
     async def start(self) -> dict[str, TaskType]:

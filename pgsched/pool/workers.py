@@ -45,7 +45,7 @@ class Workers:
     def __init__(
         self,
         settings: PoolSettings,
-        on_outcome: Callable[[Claim, Outcome], None],
+        on_outcomes: Callable[[list[Ended]], None],
         on_event: Callable[[str, dict[str, Any]], None],
         on_change: Callable[[], None],
     ) -> None:
@@ -76,7 +76,7 @@ class Workers:
         self._grace = settings.grace
         self._enforcer = Enforcer(self.slots, self.look, self.stop, self.kill, settings.grace)
         self._out_of_memory = OutOfMemory()
-        self._on_outcome = on_outcome
+        self._on_outcomes = on_outcomes
         self._on_event = on_event
         self._on_change = on_change
         self._looked_at = 0.0
@@ -218,8 +218,8 @@ class Workers:
 
     def emit(self, ended: Iterable[Ended]) -> None:
         """Tell outcomes."""
-        for claim, outcome in list(ended):
-            self._on_outcome(claim, outcome)
+        if outcomes := list(ended):
+            self._on_outcomes(outcomes)
         self._on_change()
 
     def turn(self, now: float) -> float:

@@ -29,9 +29,9 @@ _SHORTEST = 1e-6
 class Limits(NamedTuple):
     """Bounds on one claim, whatever the durations say."""
 
-    batch: int = 500
+    batch: int = 1000
     """Tasks that one claim takes at most: more saves nothing and holds its locks longer."""
-    waiting: int = 1000
+    waiting: int = 3000
     """Tasks that wait in the backlog at most."""
     groups: int = 64
     """Groups that one claim looks into at most."""

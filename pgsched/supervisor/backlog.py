@@ -7,14 +7,12 @@ the pool. Nobody but the parent's loop touches it, so it needs no lock and no dy
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from itertools import repeat
 
 from pgsched.model import Claim
 
-
-class _Waiting(NamedTuple):
-    claim: Claim
-    since: float
+_Waiting = tuple[Claim, float]
+"""A claim, and since when it waits."""
 
 
 class Backlog:
@@ -30,29 +28,29 @@ class Backlog:
     def push(self, claims: Iterable[Claim]) -> None:
         """Append freshly claimed tasks."""
         now = self._clock()
-        self._waiting.extend(_Waiting(claim, now) for claim in claims)
+        self._waiting.extend(zip(claims, repeat(now)))
 
     def put_back(self, claims: Iterable[Claim]) -> None:
         """Return claims that a worker had not begun to the front, in their order."""
         now = self._clock()
-        self._waiting.extendleft(_Waiting(claim, now) for claim in reversed(list(claims)))
+        self._waiting.extendleft(zip(reversed(list(claims)), repeat(now)))
 
     def feed(self, dispatch: Callable[[Claim], bool]) -> int:
         """Dispatch from the front until a claim is refused; return how many went."""
         waiting = self._waiting
         sent = 0
-        while waiting and dispatch(waiting[0].claim):
+        while waiting and dispatch(waiting[0][0]):
             waiting.popleft()
             sent += 1
         return sent
 
     def claims(self) -> list[Claim]:
         """What waits, front first."""
-        return [waiting.claim for waiting in self._waiting]
+        return [claim for claim, _ in self._waiting]
 
     def oldest(self) -> float:
         """Seconds that the front has waited; 0 when nothing waits."""
-        return self._clock() - self._waiting[0].since if self._waiting else 0.0
+        return self._clock() - self._waiting[0][1] if self._waiting else 0.0
 
     def take_all(self) -> list[Claim]:
         """Empty the queue and return what was in it."""
@@ -62,7 +60,7 @@ class Backlog:
 
     def discard(self, task_ids: set[int]) -> list[Claim]:
         """Take out the claims of these tasks and return them."""
-        taken = [waiting.claim for waiting in self._waiting if waiting.claim.task_id in task_ids]
+        taken = [claim for claim, _ in self._waiting if claim.task_id in task_ids]
         if taken:
-            self._waiting = deque(w for w in self._waiting if w.claim.task_id not in task_ids)
+            self._waiting = deque(waiting for waiting in self._waiting if waiting[0].task_id not in task_ids)
         return taken

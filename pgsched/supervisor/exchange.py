@@ -282,9 +282,8 @@ class Exchange:
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
 
     def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:
-        for verdict in verdicts:
-            self._holdings.remove(verdict.claim)
-        accepted = [verdict for verdict, ok in zip(verdicts, settled, strict=True) if ok]
+        self._holdings.close(verdicts)
+        accepted = verdicts if all(settled) else [v for v, ok in zip(verdicts, settled, strict=True) if ok]
         self._observer.settled(accepted, fenced=len(verdicts) - len(accepted), seconds=seconds)
         now = self.clock()
         for verdict in accepted:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pgsched.config import Settings
 from pgsched.errors import DatabaseError, ExitCode
 from pgsched.model import Claim, Identity, Outcome, OutcomeKind, Retry
-from pgsched.pool.pool import Pool
+from pgsched.pool.pool import Ended, Pool
 from pgsched.rules import demand
 from pgsched.rules.backoff import Backoff
 from pgsched.rules.lease import Trust, margin
@@ -24,6 +24,7 @@ from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.exchange import Exchange, LeaseLostError
+from pgsched.supervisor.feeding import Feeder
 from pgsched.supervisor.health import judge
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.identity import identify
@@ -73,7 +74,7 @@ class Supervisor:
         self._stop_asked = asyncio.Event()
         self._force_asked = asyncio.Event()
         self._ended = asyncio.Event()
-        self._feeding = False
+        self._feeder = Feeder(pool, self._backlog, self._durations, self._may_feed)
         self._identity: Identity | None = None
         self._exchange: Exchange | None = None
 
@@ -127,8 +128,8 @@ class Supervisor:
             self._observer,
             slots=lambda: settings.processes,
             free=self._pool.free,
-            occupied=self._occupied,
-            fed=self._feed,
+            occupied=self._feeder.occupied,
+            fed=self._feeder.feed,
             task_types=sorted(task_types),
             queues=list(settings.queues) or None,
             poll_interval=settings.poll_interval,
@@ -242,7 +243,7 @@ class Supervisor:
             for running in self._pool.running():
                 if running.seconds >= STUCK:
                     self._backlog.put_back(self._pool.recall(running.slot))
-            self._feed()
+            self._feeder.feed()
             await asyncio.sleep(min(pause, TEND))
 
     async def _drain_when_asked(self) -> None:
@@ -291,21 +292,24 @@ class Supervisor:
         for claim in [*self._pool.recall(), *self._backlog.take_all()]:
             self._conclude(claim, Outcome(OutcomeKind.INTERRUPTED, 0.0))
 
-    def on_outcome(self, claim: Claim, outcome: Outcome) -> None:
+    def on_outcomes(self, ended: list[Ended]) -> None:
         """What the pool calls, once for every claim dispatched."""
         self._ended.set()
-        if claim not in self._holdings:
-            return
-        if outcome.kind is OutcomeKind.INTERRUPTED and not outcome.seconds and self.state is SupervisorState.RUNNING:
-            # It waited behind a task that killed their worker, and has lost nothing by that.
-            self._backlog.put_back([claim])
-        else:
-            self._conclude(claim, outcome)
-        self._feed_soon()
+        unbegun: list[Claim] = []
+        running = self.state is SupervisorState.RUNNING
+        for claim, outcome in ended:
+            if claim in self._holdings:
+                if running and outcome.kind is OutcomeKind.INTERRUPTED and not outcome.seconds:
+                    unbegun.append(claim)
+                else:
+                    self._conclude(claim, outcome)
+        # They waited behind a task that killed their worker, and have lost nothing by that.
+        self._backlog.put_back(unbegun)
+        self._feeder.soon()
 
     def on_worker(self) -> None:
         """What the pool tells when a worker is ready: there is room for a claim."""
-        self._feed_soon()
+        self._feeder.soon()
         if self._exchange is not None:
             self._exchange.wake()
 
@@ -320,26 +324,8 @@ class Supervisor:
         elif self._exchange is not None:
             self._exchange.settle(verdict)
 
-    def _feed_soon(self) -> None:
-        if not self._feeding:
-            self._feeding = True
-            asyncio.get_running_loop().call_soon(self._feed)
-
-    def _feed(self) -> None:
-        """Move what waits into slots, as long as it is ours beyond doubt."""
-        self._feeding = False
-        if self.state is not SupervisorState.RUNNING or not self._trust.trusted(lease_clock()):
-            return
-        self._backlog.feed(self._dispatch)
-        self._backlog.put_back(self._pool.flush())
-
-    def _occupied(self) -> int:
-        return demand.occupied(
-            self._durations, ((running.claim.task_type, running.seconds) for running in self._pool.running())
-        )
-
-    def _dispatch(self, claim: Claim) -> bool:
-        return self._pool.dispatch(claim, demand.ahead(self._durations, claim.task_type), demand.AHEAD_SECONDS)
+    def _may_feed(self) -> bool:
+        return self.state is SupervisorState.RUNNING and self._trust.trusted(lease_clock())
 
     def _gauges(self) -> dict[str, float]:
         return {"held": len(self._holdings), "backlog": len(self._backlog), "active": len(self._pool.running())}

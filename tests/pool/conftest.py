@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pgsched.model import Claim, Outcome, OutcomeKind
-from pgsched.pool.pool import Pool, PoolSettings
+from pgsched.pool.pool import Ended, Pool, PoolSettings
 from tests.support import ROOT, eventually, eventually_async, processes
 
 APP = "tests.pool.tasks:app"
@@ -27,7 +27,7 @@ class Harness:
         self.settings = PoolSettings(
             **{"app": APP, "processes": 1, "grace": 1.0, "environment": environment, **settings}
         )
-        self.pool = Pool(self.settings, self._on_outcome, self._on_event)
+        self.pool = Pool(self.settings, self._on_outcomes, self._on_event)
         self.outcomes: dict[int, Outcome] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.dispatched: dict[int, Claim] = {}
@@ -101,11 +101,12 @@ class Harness:
         """Whether so many workers have ended."""
         return self.pool.restarts.total() >= count
 
-    def _on_outcome(self, claim: Claim, outcome: Outcome) -> None:
-        assert self.dispatched.get(claim.task_id) == claim, f"an outcome for what was not dispatched: {claim}"
-        assert claim.task_id not in self.outcomes, f"a second outcome for {claim}: {outcome}"
-        self.outcomes[claim.task_id] = outcome
-        self.react(claim, outcome)
+    def _on_outcomes(self, ended: list[Ended]) -> None:
+        for claim, outcome in ended:
+            assert self.dispatched.get(claim.task_id) == claim, f"an outcome for what was not dispatched: {claim}"
+            assert claim.task_id not in self.outcomes, f"a second outcome for {claim}: {outcome}"
+            self.outcomes[claim.task_id] = outcome
+            self.react(claim, outcome)
 
     def _on_event(self, name: str, fields: dict[str, Any]) -> None:
         self.events.append((name, fields))

@@ -10,6 +10,7 @@ from pgsched.model import Claim, Group
 from pgsched.rules.demand import (
     AHEAD_TASKS,
     HORIZON,
+    LIMITS,
     NOTHING,
     Durations,
     Limits,
@@ -53,7 +54,7 @@ def quotas(decided: Plan) -> list[tuple[str, int]]:
 class TestPlan:
     def test_tiny_tasks_stream_in_whole_batches(self) -> None:
         assert planned(group("tiny")) == planned(group("tiny"), free=0)
-        assert quotas(planned(group("tiny"))) == [("tiny", 500)]
+        assert quotas(planned(group("tiny"))) == [("tiny", LIMITS.batch)]
 
     def test_short_tasks_fill_the_horizon(self) -> None:
         assert quotas(planned(group("short"), slots=4)) == [("short", 10)]
@@ -79,8 +80,8 @@ class TestPlan:
 
     def test_f75_nothing_lies_below_a_priority_that_could_not_take_all(self) -> None:
         decided = planned(group("tiny", priority=2), group("long", priority=1), group("short"))
-        assert quotas(decided) == [("tiny", 500), ("long", 2)]
-        assert decided.total == 500
+        assert quotas(decided) == [("tiny", LIMITS.batch), ("long", 2)]
+        assert decided.total == LIMITS.batch
 
     def test_f75_equal_types_below_each_other_take_all_that_is_left(self) -> None:
         decided = planned(*(group("short", priority=priority) for priority in (3, 2, 1)), slots=4)
@@ -89,7 +90,7 @@ class TestPlan:
 
     def test_groups_that_are_not_due_are_not_wanted(self) -> None:
         assert planned(group("tiny", due_in=0.001)) == NOTHING
-        assert quotas(planned(group("tiny", due_in=0.0))) == [("tiny", 500)]
+        assert quotas(planned(group("tiny", due_in=0.0))) == [("tiny", LIMITS.batch)]
 
     def test_order_is_priority_and_then_who_is_due_longest(self) -> None:
         decided = planned(
@@ -99,7 +100,7 @@ class TestPlan:
             group("tiny", queue="a", priority=10),
         )
         assert [want.queue for want in decided.wants] == ["a", "b", "d", "c"]
-        assert decided.total == 500
+        assert decided.total == LIMITS.batch
 
     def test_f75_a_lower_priority_gets_only_what_the_higher_one_lacks(self) -> None:
         decided = planned(group("short", priority=1), group("long"), group("tiny"), slots=2)
@@ -112,12 +113,13 @@ class TestPlan:
         assert quotas(planned(group("long"), free=0, backlog=waiting("short", 10))) == [("long", 2)]
 
     def test_half_a_backlog_is_not_topped_up(self) -> None:
-        assert planned(group("tiny"), free=0, backlog=waiting("tiny", 501)) == NOTHING
-        assert quotas(planned(group("tiny"), free=0, backlog=waiting("tiny", 499))) == [("tiny", 500)]
+        half = LIMITS.waiting // 2
+        assert planned(group("tiny"), free=0, backlog=waiting("tiny", half + 1)) == NOTHING
+        assert quotas(planned(group("tiny"), free=0, backlog=waiting("tiny", half - 1))) == [("tiny", LIMITS.batch)]
         assert planned(group("short"), free=0, backlog=waiting("short", 3)) == NOTHING
 
     def test_a_full_backlog_takes_nothing(self) -> None:
-        assert planned(group("tiny", priority=9), backlog=waiting("tiny", 1000)) == NOTHING
+        assert planned(group("tiny", priority=9), backlog=waiting("tiny", LIMITS.waiting)) == NOTHING
 
     def test_many_long_groups_may_each_fill_the_free_slots(self) -> None:
         decided = planned(*(group("long", queue=f"q{n}") for n in range(10)), slots=4)
@@ -147,7 +149,7 @@ groups = st.builds(
     found=st.lists(groups, max_size=80),
     slots=st.integers(1, 64),
     busy=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-    backlog=st.sampled_from([0, 1, 10, 400, 900, 999, 1000, 1500]),
+    backlog=st.sampled_from([0, 1, 10, 400, 2000, 2999, 3000, 3500]),
     of_type=st.sampled_from([*TYPES, "unknown"]),
 )
 def test_a_plan_keeps_its_bounds(

@@ -58,10 +58,10 @@ def test_nothing_is_begun_when_the_lease_may_be_over() -> None:
     pool = RememberingPool()
     frozen = supervisor(pool, SupervisorState.RUNNING)
     frozen._trust.renewed(lease_clock() - 60)
-    frozen._feed()
+    frozen._feeder.feed()
     assert pool.dispatched == []
     frozen._trust.renewed(lease_clock())
-    frozen._feed()
+    frozen._feeder.feed()
     assert pool.dispatched == [1]
 
 
@@ -69,5 +69,5 @@ def test_nothing_is_begun_once_it_drains() -> None:
     pool = RememberingPool()
     draining = supervisor(pool, SupervisorState.DRAINING)
     draining._trust.renewed(lease_clock())
-    draining._feed()
+    draining._feeder.feed()
     assert pool.dispatched == []

@@ -6,20 +6,22 @@
 -- Answer: a first row that counts the supervisors alive (as id) and the candidates (as fence), then the claims, in the
 -- order of the groups and in due order within each.
 --
--- Index: scheduled_tasks_due, one ordered range a group, then the primary key.
+-- Index: scheduled_tasks_due, one ordered range a group; then each row by where it lies, which cannot change while it is
+-- locked. A row whose version is newer than the statement's snapshot is not found there: it is left, and counted as
+-- skipped.
 -- Locks: the supervisor's row, so that nobody reaps or deletes it before this commits; then tasks, skipping what is locked.
 --
 -- The candidates stop at the limit, so the groups after it are not touched. They are materialised, so the advisory lock is
--- asked for once for each of them and for no other row, whatever the plan. The last join is written as ANY (ARRAY[...])
--- because with = the planner may turn it around, and walk over all tasks to find the few that are locked.
+-- asked for once for each of them and for no other row, whatever the plan. In other statements a join by id is written as
+-- ANY (ARRAY[...]), because with = the planner may turn it around, and walk over all tasks to find the few that are meant.
 WITH supervisor AS MATERIALIZED (
     SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
 ), candidate AS MATERIALIZED (
-    SELECT due.id
+    SELECT due.id, due.place
     FROM unnest($4::text[], $5::text[], $6::smallint[], $7::bigint[], $8::timestamptz[], $9::bigint[])
         AS want (task_type, queue, priority, quota, floor_run_at, floor_id)
     CROSS JOIN LATERAL (
-        SELECT task.id
+        SELECT task.id, task.ctid AS place
         FROM scheduled_tasks_live AS task
         WHERE task.status = 'queued'
           AND task.task_type = want.task_type
@@ -34,19 +36,21 @@ WITH supervisor AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM supervisor)
     LIMIT $3::bigint
 ), locked AS MATERIALIZED (
-    SELECT id FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
+    SELECT place FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
 ), claimed AS (
     UPDATE scheduled_tasks_live AS task
     SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,
         started_at = greatest(now(), task.created_at), updated_at = now()
     FROM locked
-    WHERE task.id = ANY (ARRAY[locked.id])
-    RETURNING task.*
+    WHERE task.ctid = locked.place
+    RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, task.payload, task.retry_count,
+              task.max_retries, task.timeout, task.run_at, task.ctid AS place
 )
 SELECT (SELECT count(*) FROM supervisor) AS id, (SELECT count(*) FROM candidate) AS fence, NULL AS task_type, NULL AS queue,
        NULL::smallint AS priority, NULL AS payload, NULL::integer AS retry_count, NULL::integer AS max_retries,
-       NULL::float8 AS timeout, NULL::float8 AS late, NULL AS run_at
+       NULL::float8 AS timeout, NULL::float8 AS late, NULL AS run_at, NULL::tid AS place
 UNION ALL
 SELECT id, fence, task_type, queue, priority, payload::text, retry_count, max_retries, timeout,
-       CASE WHEN isfinite(run_at) THEN date_part('epoch', now()) - date_part('epoch', run_at) ELSE 0 END, run_at::text
+       CASE WHEN isfinite(run_at) THEN date_part('epoch', now()) - date_part('epoch', run_at) ELSE 0 END, run_at::text,
+       place
 FROM claimed
