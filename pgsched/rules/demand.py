@@ -17,8 +17,10 @@ HORIZON = 0.05
 """Seconds of work to hold ready for each slot; a type that takes as long or longer is long."""
 AHEAD_SECONDS = 0.005
 """A task may wait in a worker's socket behind others that take so long together: a round trip's worth."""
-AHEAD_TASKS = 32
-"""More at once saves the parent next to nothing."""
+AHEAD_TASKS = 256
+"""What keeps a worker busy while the parent is at the books of a whole batch."""
+OVERHEAD = 10e-6
+"""Seconds that a worker needs for a task that takes none."""
 STALE = 1.0
 """Seconds in the backlog, with every slot held by something else, after which a claim is given back."""
 
@@ -86,11 +88,11 @@ def occupied(durations: Durations, running: Iterable[tuple[str, float]]) -> int:
 
 
 def ahead(durations: Durations, task_type: str) -> int:
-    """How many tasks of a type may wait in a worker's socket behind the one that runs: 0 to 32."""
+    """How many tasks of a type may wait in a worker's socket behind the one that runs: 0 to 256."""
     seconds = durations.get(task_type)
     if seconds is None or seconds >= AHEAD_SECONDS:
         return 0
-    return min(AHEAD_TASKS, int(AHEAD_SECONDS / max(seconds, _SHORTEST)))
+    return min(AHEAD_TASKS, int(AHEAD_SECONDS / (seconds + OVERHEAD)))
 
 
 def stale(waited: float, *, free: int) -> bool:

@@ -207,7 +207,7 @@ class TestDurations:
         streaming = 0
         for _ in range(10_000):
             durations.observe("a", 0.004 if dice.random() < 0.01 else TINY)
-            streaming += ahead(durations, "a") == AHEAD_TASKS
+            streaming += ahead(durations, "a") >= AHEAD_TASKS // 4
         assert streaming > 8_000
 
     @given(st.lists(st.floats(1e-9, 1e6), min_size=1))
@@ -222,7 +222,7 @@ class TestDurations:
 
 @pytest.mark.parametrize(
     ("seconds", "tasks"),
-    [(1e-9, 32), (20e-6, 32), (156e-6, 32), (1e-3, 5), (2e-3, 2), (4.9e-3, 1), (5e-3, 0), (9.0, 0)],
+    [(1e-9, 256), (9e-6, 256), (90e-6, 50), (1e-3, 4), (2e-3, 2), (4.9e-3, 1), (5e-3, 0), (9.0, 0)],
 )
 def test_how_many_may_wait_in_a_workers_socket(seconds: float, tasks: int) -> None:
     durations = Durations()
