@@ -48,6 +48,7 @@ GOALS = (
     Goal("recovery", "worker_requeue_ms", 50),
     Goal("recovery", "slot_ready_ms", 300),
     Goal("recovery", "restart_takeover_ms", 1000),
+    Goal("memory", "parent_mb", 100),
     Goal("peers", "drain_vs_pgqueuer", 1.0, at_least=True),
     Goal("peers", "drain_vs_procrastinate", 8, at_least=True),
     Goal("peers", "drain_vs_celery", 25, at_least=True),

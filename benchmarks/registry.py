@@ -35,5 +35,6 @@ SCENARIOS = {
     "scale": Entry("benchmarks.scale:scale", "1 to 16 supervisors on one table"),
     "enqueue": Entry("benchmarks.enqueue:enqueue", "queueing tasks, one at a time, many, and by 16 clients at once"),
     "recovery": Entry("benchmarks.recovery:recovery", "SIGKILL of workers and supervisors", repeat=1),
+    "memory": Entry("benchmarks.memory:memory", "a parent with 16 slots, a million rows, and its workers", repeat=1),
     "peers": Entry("benchmarks.peers.comparison:peers", "other queues, in the same run on the same machine", repeat=1),
 }
