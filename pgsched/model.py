@@ -114,6 +114,8 @@ class Claim(NamedTuple):
     """Seconds between ``run_at`` and the claim, by the database's clock."""
     run_at: str
     """PostgreSQL's text; opaque."""
+    place: str | None = None
+    """Where the claim left the row (``ctid``), if that is known; spares the settle an index lookup. Opaque."""
 
     @property
     def attempt(self) -> int:

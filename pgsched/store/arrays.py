@@ -17,6 +17,11 @@ def names(values: Iterable[str]) -> str:
     return "{" + ",".join(values) + "}"
 
 
+def places(values: Iterable[str]) -> str:
+    """An array of row places, which need quotes and nothing more."""
+    return "{" + ",".join([f'"{value}"' for value in values]) + "}"
+
+
 def texts(values: Iterable[str | None]) -> str:
     """An array of texts, None as NULL."""
     return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"

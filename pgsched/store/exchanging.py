@@ -16,7 +16,13 @@ from pgsched.store.claims import claim_statement, claims_of
 from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line
 from pgsched.store.line import again as retried
 from pgsched.store.redaction import one_line
-from pgsched.store.verdicts import settle_statement, settled_before_statement, unstorable
+from pgsched.store.verdicts import (
+    parted,
+    settle_completed_statement,
+    settle_statement,
+    settled_before_statement,
+    unstorable,
+)
 
 _UNLIMITED: Final = 2**31
 
@@ -74,38 +80,47 @@ class Exchanger:
     async def _attempt(
         self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, again: bool
     ) -> Exchanged:
-        order = sorted(range(len(verdicts)), key=[verdict.claim.task_id for verdict in verdicts].__getitem__)
-        ordered = [verdicts[index] for index in order]
-        statements = [settle_statement(supervisor_id, ordered)] if verdicts else []
+        parts = parted(verdicts)
+        statements = [
+            make(supervisor_id, [verdicts[index] for index in part])
+            for make, part in zip((settle_completed_statement, settle_statement), parts, strict=True)
+            if part
+        ]
+        settles = len(statements)
         if wants:
             statements.append(claim_statement(supervisor_id, self._namespace, wants, total))
         rows = await retried(lambda: self._line.run(*statements)) if statements else []
         alive, settled = True, [True] * len(verdicts)
-        if verdicts:
-            [(alive, positions)] = rows[0]
-            if positions is not None:
-                settled = self._told(order, positions)
-                if again and alive:
-                    settled = await self._or_before(verdicts, settled)
+        for part, [(lives, positions)] in zip(filter(None, parts), rows[:settles], strict=True):
+            alive = alive and lives
+            _tell(settled, part, positions)
+        if alive and not all(settled):
+            await self._settle_elsewhere(supervisor_id, verdicts, settled)
+            if again:
+                await self._tell_before(verdicts, settled)
         if not wants:
             return Exchanged(settled, [], 0, 0, alive)
         counts, *claimed = rows[-1]
         return Exchanged(settled, claims_of(claimed), counts[1] - len(claimed), 0, alive and counts[0] > 0)
 
-    @staticmethod
-    def _told(order: list[int], positions: list[int]) -> list[bool]:
-        settled = [False] * len(order)
-        for position in positions:
-            settled[order[position - 1]] = True
-        return settled
+    async def _settle_elsewhere(self, supervisor_id: int, verdicts: Sequence[Verdict], settled: list[bool]) -> None:
+        """Settle those whose row was not where their claim had left it."""
+        missing = [index for index, done in enumerate(settled) if not done and verdicts[index].claim.place]
+        moved = [verdicts[index]._replace(claim=verdicts[index].claim._replace(place=None)) for index in missing]
+        try:
+            answer = await self._settle(supervisor_id, moved, again=False)
+        except OUT_OF_LOCKS as error:
+            # Not to be taken for the claim's, which has succeeded and must not be tried again.
+            raise DatabaseError(one_line(error)) from None
+        for index, done in zip(missing, answer, strict=True):
+            settled[index] = done
 
-    async def _or_before(self, verdicts: Sequence[Verdict], settled: list[bool]) -> list[bool]:
+    async def _tell_before(self, verdicts: Sequence[Verdict], settled: list[bool]) -> None:
+        """Mark those that an earlier try has written."""
         unsure = [index for index, done in enumerate(settled) if not done]
         statement = settled_before_statement([verdicts[index] for index in unsure])
         [rows] = await retried(lambda: self._line.run(statement))
-        for (position,) in rows:
-            settled[unsure[position - 1]] = True
-        return settled
+        _tell(settled, unsure, [position for (position,) in rows])
 
     async def _settle(self, supervisor_id: int, verdicts: Sequence[Verdict], again: bool) -> list[bool]:
         """Settle, and halve what is refused until the verdict at fault is alone."""
@@ -126,3 +141,13 @@ class Exchanger:
             emit("settle_refused", logging.ERROR, task_id=verdict.claim.task_id, error=one_line(error))
             return False
         return answer.settled[0]
+
+
+def _tell(settled: list[bool], part: list[int], positions: list[int] | None) -> None:
+    """Mark what was written of a part: these of its positions, which count from 1; None: all."""
+    if positions is None:
+        return
+    for index in part:
+        settled[index] = False
+    for position in positions:
+        settled[part[position - 1]] = True

@@ -8,14 +8,37 @@ from collections.abc import Sequence
 from typing import Final
 
 from pgsched.model import Failure, OutcomeKind, Verdict, VerdictKind
-from pgsched.store.arrays import names, numbers, storable, texts
+from pgsched.store.arrays import names, numbers, places, storable, texts
 from pgsched.store.line import Statement
 
 _FIELDS: Final = tuple(Failure.__slots__)
 
 
+def parted(verdicts: Sequence[Verdict]) -> tuple[list[int], list[int]]:
+    """The positions of those for ``settle_completed`` and of those for ``settle``, both in id order."""
+    ids = [verdict.claim.task_id for verdict in verdicts]
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    plain = [v.kind is VerdictKind.COMPLETED and v.claim.place is not None for v in verdicts]
+    if all(plain):
+        return order, []
+    return [index for index in order if plain[index]], [index for index in order if not plain[index]]
+
+
+def settle_completed_statement(supervisor_id: int, verdicts: Sequence[Verdict]) -> Statement:
+    """The settle of the first kind."""
+    claims = [verdict.claim for verdict in verdicts]
+    return "settle_completed", (
+        str(supervisor_id),
+        numbers([claim.task_id for claim in claims]),
+        numbers([claim.fence for claim in claims]),
+        numbers([verdict.seconds for verdict in verdicts]),
+        _texts([verdict.result for verdict in verdicts]),
+        places([claim.place or "" for claim in claims]),
+    )
+
+
 def settle_statement(supervisor_id: int, verdicts: Sequence[Verdict]) -> Statement:
-    """The settle of some verdicts, which must be in the order of their task ids."""
+    """The settle of the second kind, which takes the first too."""
     claims = [verdict.claim for verdict in verdicts]
     failures = [verdict.failure for verdict in verdicts]
     failed = any(failures)

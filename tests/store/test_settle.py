@@ -125,6 +125,49 @@ class TestVerdicts:
         assert row.created_at == row.started_at <= row.finished_at
 
 
+class TestPlaces:
+    """A claim says where it has left the row."""
+
+    async def test_a_row_that_was_updated_since_is_settled_all_the_same(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            claims = await claimed(me, table, 6)
+            table.insert()
+            table.sql("UPDATE scheduled_tasks SET error_log = 'x' WHERE id % 2 = 0")
+            fenced = completed(claims[0]._replace(fence=9))
+            answer = await me.exchange([*map(completed, claims), fenced], [WANT], 10)
+            assert answer.settled == [True] * 6 + [False]
+            assert len(answer.claims) == 1
+            assert all(table.row(claim.task_id).error_log is None for claim in claims)
+        assert table.statuses() == {"completed": 6, "processing": 1}
+
+    async def test_what_is_refused_there_costs_no_claim(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            [first, bad] = await claimed(me, table, 2)
+            table.insert()
+            trigger(
+                table, f"IF NEW.id = {bad.task_id} AND NEW.result IS NOT NULL THEN RAISE EXCEPTION 'never'; END IF;"
+            )
+            table.sql("UPDATE scheduled_tasks SET error_log = 'x' WHERE id = %s", bad.task_id)
+            answer = await me.exchange([completed(first, "1"), completed(bad, "2")], [WANT], 10)
+            assert (answer.settled, len(answer.claims)) == ([True, True], 1)
+        assert table.statuses() == {"completed": 1, "failed": 1, "processing": 1}
+
+    async def test_another_row_in_that_place_is_not_taken_for_it(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            first, second = await claimed(me, table, 2)
+            swapped = [first._replace(place=second.place), second._replace(place=first.place)]
+            assert await me.settle(completed(swapped[0], "1"), completed(swapped[1], "2")) == [True, True]
+            assert [table.row(claim.task_id).result for claim in (first, second)] == [1, 2]
+
+    async def test_results_of_few_or_none(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            claims = await claimed(me, table, 4)
+            nowhere = completed(claims[3]._replace(place=None), "4")
+            verdicts = [completed(claims[2]), completed(claims[0], "1"), nowhere, completed(claims[1])]
+            assert await me.settle(*verdicts) == [True] * 4
+            assert [table.row(claim.task_id).result for claim in claims] == [1, None, None, 4]
+
+
 class TestFences:
     async def test_nothing_is_settled_twice(self, dsn: str, table: Table) -> None:
         async with supervisor(dsn) as me:

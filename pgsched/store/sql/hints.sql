@@ -3,11 +3,13 @@
 -- $1: milliseconds that a statement may run, unless the role or the database has set a limit already.
 --
 -- The statistics of a queue are always wrong. A plan made while the table was empty would read all of it after the next
--- bulk load, so only the index lookups are left that the statements are written for, and the order that they give. The
--- time limit ends a statement that its client has given up on. DateStyle makes run_at's text unambiguous. All of it ends
--- with the transaction: nothing here relies on a session. Index: none. Locks: none.
+-- bulk load, so only the index lookups are left that the statements are written for, and the order that they give. No
+-- better plan could be made for certain parameters then, and making one costs as much as claiming thirty rows. The time
+-- limit ends a statement that its client has given up on. DateStyle makes run_at's text unambiguous. All of it ends with
+-- the transaction: nothing here relies on a session. Index: none. Locks: none.
 SELECT set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true),
        set_config('jit', 'off', true),
+       set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('DateStyle', 'ISO', true),
        CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, true) END
