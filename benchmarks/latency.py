@@ -64,8 +64,8 @@ def latency(bench: Bench) -> list[Result]:
             scheduled = probe.scheduled(samples) if bench.server.local else None
         with supervisor(bench.dsn, bench.processes, "--poll-only"):
             probe.warm_up()
-            # A third of the samples: each one costs a whole poll interval.
-            polled = probe.pickups(max(samples // 3, 1), (0.0, POLL_INTERVAL), "polling")
+            # A sixth of the samples: each one costs half a poll interval, and another one of rest.
+            polled = probe.pickups(max(samples // 6, 1), (0.0, POLL_INTERVAL), "polling")
     return [*_figures("", woken), *_scheduled_figures(scheduled), *_figures("poll_only_", polled)]
 
 
