@@ -1,7 +1,7 @@
 """Builds PostgreSQL array literals from Python sequences; psycopg's own way costs some microseconds an element."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -10,6 +10,11 @@ _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 def numbers(values: Iterable[int | float]) -> str:
     """An array of numbers; of floats with all their digits."""
     return "{" + ",".join(map(repr, values)) + "}"
+
+
+def seconds(values: Sequence[float]) -> str:
+    """An array of seconds, to the microsecond, which is what a time in PostgreSQL can tell, in half of the time."""
+    return "{" + ("%.6f," * len(values))[:-1] % tuple(values) + "}"
 
 
 def names(values: Iterable[str]) -> str:

@@ -31,6 +31,5 @@ def claim_statement(supervisor_id: int, namespace: int, wants: Sequence[Want], t
 
 
 def claims_of(rows: Iterable[Any]) -> list[Claim]:
-    """Rows of ``claim``, ``reap`` or ``reap_ownerless``, whose columns are the fields of a claim; the latter's lack the
-    place."""
-    return [Claim(*row) for row in rows]
+    """Rows of ``claim``, ``reap`` or ``reap_ownerless``, whose columns are the fields of a claim."""
+    return list(map(Claim._make, rows))

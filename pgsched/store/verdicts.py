@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from pgsched.model import Failure, OutcomeKind, Verdict, VerdictKind
-from pgsched.store.arrays import names, numbers, places, storable, texts
+from pgsched.store.arrays import names, numbers, places, seconds, storable, texts
 from pgsched.store.line import Statement
 
 _FIELDS: Final = tuple(Failure.__slots__)
+_COMPLETED: Final = VerdictKind.COMPLETED
 
 
 def parted(verdicts: Sequence[Verdict]) -> tuple[list[int], list[int]]:
     """The positions of those for ``settle_completed`` and of those for ``settle``, both in id order."""
     ids = [verdict.claim.task_id for verdict in verdicts]
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    plain = [v.kind is VerdictKind.COMPLETED and v.claim.place is not None for v in verdicts]
+    plain = [verdict.kind is _COMPLETED and verdict.claim.place is not None for verdict in verdicts]
     if all(plain):
         return order, []
     return [index for index in order if plain[index]], [index for index in order if not plain[index]]
@@ -31,7 +32,7 @@ def settle_completed_statement(supervisor_id: int, verdicts: Sequence[Verdict]) 
         str(supervisor_id),
         numbers([claim.task_id for claim in claims]),
         numbers([claim.fence for claim in claims]),
-        numbers([verdict.seconds for verdict in verdicts]),
+        seconds([verdict.seconds for verdict in verdicts]),
         _texts([verdict.result for verdict in verdicts]),
         places([claim.place or "" for claim in claims]),
     )
@@ -47,8 +48,8 @@ def settle_statement(supervisor_id: int, verdicts: Sequence[Verdict]) -> Stateme
         numbers([claim.task_id for claim in claims]),
         numbers([claim.fence for claim in claims]),
         names([verdict.kind for verdict in verdicts]),
-        numbers([verdict.seconds for verdict in verdicts]),
-        numbers([verdict.delay for verdict in verdicts]) if failed else None,
+        seconds([verdict.seconds for verdict in verdicts]),
+        seconds([verdict.delay for verdict in verdicts]) if failed else None,
         _texts([verdict.result for verdict in verdicts]),
         texts([storable(failure.error) if failure else None for failure in failures]) if failed else None,
         texts([_kept(verdict) for verdict in verdicts]) if failed else None,
@@ -72,7 +73,7 @@ def unstorable(verdict: Verdict, reason: str) -> Verdict:
 
 
 def _texts(values: list[str | None]) -> str | None:
-    return texts(values) if any(value is not None for value in values) else None
+    return texts(values) if values.count(None) < len(values) else None
 
 
 def _kept(verdict: Verdict) -> str | None:
