@@ -153,7 +153,7 @@ class Store:
         return len(await self._ask(self._work, "release_strays", supervisor_id, *_columns(strays)))
 
     async def depth(self) -> list[Depth]:
-        """How much there is in each queue."""
+        """How much there is in each queue, counted now or a few seconds ago, by whatever supervisor."""
         return [Depth(*row) for row in await self._ask(self._upkeep, "depth")]
 
     async def prune(self, older_than: float, limit: int) -> int:

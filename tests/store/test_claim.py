@@ -262,3 +262,39 @@ async def test_depth_counts_by_queue(dsn: str, table: Table) -> None:
     assert (default.queue, default.queued, default.processing) == ("default", 4, 1)
     assert 120 <= default.oldest_due < 130
     assert q == ("q", 4, 0, 0.0)
+
+
+COUNTED = " WHERE depths IS NOT NULL"
+
+
+async def test_supervisors_count_the_depth_for_each_other(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, supervisor(dsn) as other:
+        assert await me.store.depth() == []
+        table.sql("UPDATE pgsched_supervisors SET depths_at = depths_at - interval '2.6 seconds'")
+        table.insert(3, queue='q "x"')
+        counted = await me.store.depth()
+        assert [depth[:3] for depth in counted] == [('q "x"', 3, 0)]
+        table.insert()
+        assert await other.store.depth() == counted
+        table.sql("UPDATE pgsched_supervisors SET depths_at = depths_at - interval '2.6 seconds'")
+        assert len(await other.store.depth()) == 2
+        # What took long is not repeated so soon.
+        table.sql(
+            "UPDATE pgsched_supervisors SET depths_at = now() - interval '9 seconds', depths_took = '100 ms'" + COUNTED
+        )
+        table.insert(queue="third")
+        assert len(await me.store.depth()) == 2
+        table.sql("UPDATE pgsched_supervisors SET depths_at = now() - interval '11 seconds'" + COUNTED)
+        assert len(await me.store.depth()) == 3
+
+
+async def test_a_depth_that_cannot_be_left_to_others_is_told_all_the_same(
+    dsn: str, table: Table, connect: Connect
+) -> None:
+    table.insert(3)
+    async with supervisor(dsn) as me:
+        other = connect(autocommit=False)
+        other.execute("SELECT FROM pgsched_supervisors FOR UPDATE")
+        assert [depth.queued for depth in await me.store.depth()] == [3]
+        other.rollback()
+        assert table.sql("SELECT depths FROM pgsched_supervisors") == [(None,)]

@@ -74,7 +74,11 @@ CREATE TABLE pgsched_supervisors (
     version       text        NOT NULL DEFAULT '',
     listening     boolean     NOT NULL DEFAULT false,
     registered_at timestamptz NOT NULL DEFAULT now(),
-    lease_until   timestamptz NOT NULL
+    lease_until   timestamptz NOT NULL,
+    -- What was last counted for all of them, when, and how long that took; it stands in any row.
+    depths        jsonb,
+    depths_at     timestamptz,
+    depths_took   interval
 ) WITH (fillfactor = 50);
 
 CREATE TABLE pgsched_failures (
