@@ -28,6 +28,8 @@ class Burned(NamedTuple):
 
     started: float
     ended: float
+    cpu: float
+    """What it had of a processor meanwhile."""
 
 
 def warm_up(connection: psycopg.Connection) -> None:
@@ -62,7 +64,7 @@ def burned(path: Path) -> list[Burned]:
     lines = sorted(read(path))
     if len({number for number, *_ in lines}) < len(lines):
         raise RuntimeError("a task ran more than once")
-    return [Burned(started / 1e9, ended / 1e9) for _, started, ended in lines]
+    return [Burned(started / 1e9, ended / 1e9, cpu / 1e9) for _, started, ended, cpu in lines]
 
 
 def span(runs: Sequence[Burned]) -> float:

@@ -6,7 +6,6 @@ happens on the same processors in that time, and is what makes the difference.
 """
 
 import multiprocessing
-import statistics
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import psycopg
 
 from benchmarks import burning
+from benchmarks.figures import median
 from benchmarks.scenario import Bench, Result
 from benchmarks.spinning import loops_for
 from benchmarks.supervisors import supervisor
@@ -35,26 +35,28 @@ SHAPES = (Shape("20ms", 0.02, 400), Shape("500ms", 0.5, 40))
 QUICK_SHAPES = (Shape("20ms", 0.02, 20), Shape("500ms", 0.5, 4))
 
 
+class Run(NamedTuple):
+    """One side's turn."""
+
+    seconds: float
+    """From the first start to the last end."""
+    task_cpu: float
+    """What a task had of a processor."""
+    supervisor_cores: float = 0.0
+    postgres_cores: float | None = None
+
+
 def cpu(bench: Bench) -> list[Result]:
     """Measure both on tasks of both lengths."""
-    results: list[Result] = []
-    speeds: list[float] = []
-    for shape in QUICK_SHAPES if bench.quick else SHAPES:
-        ours, pools = _alternate(bench, shape, 1 if bench.quick else ROUNDS)
-        speeds.append(pools / ours)
-        ideal = shape.seconds * shape.tasks / bench.processes
-        results += [
-            Result(f"speed_vs_pool_{shape.name}", speeds[-1], ""),
-            Result(f"pgsched_s_{shape.name}", ours, "s"),
-            Result(f"pool_s_{shape.name}", pools, "s"),
-            Result(f"ideal_s_{shape.name}", ideal, "s"),
-        ]
+    shapes = QUICK_SHAPES if bench.quick else SHAPES
+    results = {shape: _compare(bench, shape, 1 if bench.quick else ROUNDS) for shape in shapes}
     # Of the two lengths, the one that we are worse at.
-    return [Result("speed_vs_pool", min(speeds), ""), *results]
+    worst = min(figures[0].value or 0.0 for figures in results.values())
+    return [Result("speed_vs_pool", worst, ""), *(figure for figures in results.values() for figure in figures)]
 
 
-def _alternate(bench: Bench, shape: Shape, rounds: int) -> tuple[float, float]:
-    """Median seconds of pgsched and of the Pool."""
+def _compare(bench: Bench, shape: Shape, rounds: int) -> list[Result]:
+    """Run the two in turn; the first figure is how fast we are beside the Pool."""
     loops = [loops_for(shape.seconds)] * shape.tasks
     ours, pools = [], []
     for turn in range(rounds):
@@ -62,25 +64,46 @@ def _alternate(bench: Bench, shape: Shape, rounds: int) -> tuple[float, float]:
         ours.append(_in_pgsched(bench, loops, bench.scratch / f"{shape.name}-{turn}-pgsched", shape))
         bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{rounds}: Pool")
         pools.append(_in_pool(bench.processes, loops, bench.scratch / f"{shape.name}-{turn}-pool"))
-    return statistics.median(ours), statistics.median(pools)
+    our_seconds, pool_seconds = (median([run.seconds for run in runs]) for runs in (ours, pools))
+    our_cpu, pool_cpu = (median([run.task_cpu for run in runs]) for runs in (ours, pools))
+    postgres = [run.postgres_cores for run in ours if run.postgres_cores is not None]
+    return [
+        Result(f"speed_vs_pool_{shape.name}", pool_seconds / our_seconds, ""),
+        Result(f"pgsched_s_{shape.name}", our_seconds, "s"),
+        Result(f"pool_s_{shape.name}", pool_seconds, "s"),
+        Result(f"ideal_s_{shape.name}", shape.seconds * shape.tasks / bench.processes, "s"),
+        # The same work: where this is not 1, caches were lost, or the machine changed its speed between the turns.
+        Result(f"task_cpu_vs_pool_{shape.name}", our_cpu / pool_cpu, ""),
+        Result(f"supervisor_cores_{shape.name}", median([run.supervisor_cores for run in ours]), ""),
+        Result(f"postgres_cores_{shape.name}", median(postgres) if postgres else None, ""),
+    ]
 
 
-def _in_pgsched(bench: Bench, loops: Sequence[int], path: Path, shape: Shape) -> float:
+def _in_pgsched(bench: Bench, loops: Sequence[int], path: Path, shape: Shape) -> Run:
     with psycopg.connect(bench.dsn, autocommit=True) as connection:
         connection.execute("TRUNCATE scheduled_tasks")
-        with supervisor(bench.dsn, bench.processes):
+        with supervisor(bench.dsn, bench.processes) as running:
             burning.warm_up(connection)
+            parent, server = running.cpu_seconds(), bench.server.cpu_seconds()
             burning.queue(connection, loops, path)
-            return burning.span(burning.wait(path, len(loops), shape.seconds * shape.tasks / bench.processes))
+            runs = burning.wait(path, len(loops), shape.seconds * shape.tasks / bench.processes)
+            after = bench.server.cpu_seconds()
+            seconds, task_cpu = _seen(runs)
+            postgres = None if server is None or after is None else (after - server) / seconds
+            return Run(seconds, task_cpu, (running.cpu_seconds() - parent) / seconds, postgres)
 
 
-def _in_pool(processes: int, loops: Sequence[int], path: Path) -> float:
+def _in_pool(processes: int, loops: Sequence[int], path: Path) -> Run:
     arguments = [(each, str(path), number) for number, each in enumerate(loops)]
     # A fork of this process would take its memory and its descriptors along; the tasks run alike.
     context = multiprocessing.get_context("forkserver")
     with context.Pool(processes, _wait_for_all, (context.Barrier(processes),)) as pool:
         pool.starmap(_burn, arguments, chunksize=1)
-    return burning.span(burning.burned(path))
+    return Run(*_seen(burning.burned(path)))
+
+
+def _seen(runs: Sequence[burning.Burned]) -> tuple[float, float]:
+    return burning.span(runs), sum(run.cpu for run in runs) / len(runs)
 
 
 def _wait_for_all(workers: threading.Barrier) -> None:

@@ -35,7 +35,7 @@ def stamp(path: str | None = None, number: int = 0) -> None:
 
 @app.task
 def burn(loops: int, path: str, number: int) -> None:
-    """Keep a processor busy, and note from when to when."""
-    started = stamps.now()
+    """Keep a processor busy, and note from when to when, and how much of that the processor was ours."""
+    started, before = stamps.now(), time.thread_time_ns()
     spin(loops)
-    stamps.note(path, number, started, stamps.now())
+    stamps.note(path, number, started, stamps.now(), time.thread_time_ns() - before)

@@ -35,13 +35,13 @@ def test_nothing_was_noted_yet(tmp_path: Path) -> None:
 
 
 def test_runs_come_in_the_order_in_which_they_were_queued(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("2 2000000000 5000000000\n1 3000000000 4000000000\n")
+    (tmp_path / "runs").write_text("2 2000000000 5000000000 1000000000\n1 3000000000 4000000000 500000000\n")
     runs = burned(tmp_path / "runs")
-    assert runs == [Burned(3.0, 4.0), Burned(2.0, 5.0)]
+    assert runs == [Burned(3.0, 4.0, 0.5), Burned(2.0, 5.0, 1.0)]
     assert span(runs) == 3.0
 
 
 def test_a_task_that_ran_twice_spoils_the_run(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("1 1 2\n1 3 4\n")
+    (tmp_path / "runs").write_text("1 1 2 1\n1 3 4 1\n")
     with pytest.raises(RuntimeError, match="more than once"):
         burned(tmp_path / "runs")
