@@ -15,7 +15,7 @@ from tests.audit import entry
 
 app = App()
 MIB = 1024 * 1024
-LIMIT = 1.0
+LIMIT = 2
 """Seconds."""
 
 at_once = Retry(max=3, base=0.0, cap=0.0)

@@ -34,8 +34,8 @@ def seconds_from_death(failure: Failure, started: float) -> float:
         ("kill", "crashed", 9, None, "killed by signal 9 (SIGKILL)"),
         ("segfault", "crashed", 11, None, "killed by signal 11 (SIGSEGV)"),
         ("exit", "crashed", None, 3, "exited with code 3"),
-        ("oversleep", "timed_out", None, None, "timed out after 1 s"),
-        ("oversleep in C", "timed_out", 9, None, "timed out after 1 s"),
+        ("oversleep", "timed_out", None, None, "timed out after 2 s"),
+        ("oversleep in C", "timed_out", 9, None, "timed out after 2 s"),
         ("grow", "over_memory", None, None, "over memory"),
     ],
 )
