@@ -14,7 +14,9 @@ FULL_SCAN = 1.0
 """Seconds after which a full scan comes round in any case: rows can appear below a floor (late commits,
 back-dated tasks), and without it they would be lost from sight."""
 THRIFT = 20
-"""A full scan is not repeated sooner than this many times its own duration."""
+"""A full scan is not repeated more often than this many times its own duration, in the long run."""
+BURST = 4
+"""Scans that may follow one another at once after a time without any."""
 REMEMBERED = 64
 """Groups that have run empty and are still tried on a wake-up, before any scan."""
 
@@ -36,7 +38,9 @@ class Survey:
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
         self._scanned_at = -math.inf
-        self._scan_seconds = 0.0
+        self._thrifty_at = -math.inf
+        self._space = 0.0
+        self._tried = False
         self._incomplete = True
         self._hinted = False
 
@@ -49,8 +53,9 @@ class Survey:
         for key in [key for key, known in self._known.items() if known.due_at == math.inf][:-REMEMBERED]:
             del self._known[key]
         self._scanned_at = now
-        self._scan_seconds = seconds
-        self._incomplete = False
+        self._space = min(THRIFT * seconds, FULL_SCAN)
+        self._thrifty_at = max(self._thrifty_at, now - (BURST - 1) * self._space) + self._space
+        self._tried = self._incomplete = False
 
     def wants_scan(self, now: float) -> bool:
         """Whether a full scan should come before the next claim.
@@ -58,15 +63,21 @@ class Survey:
         Right after a hint it should not: the remembered groups most likely have the new rows, and trying them
         saves a round trip. The scan then follows that claim.
         """
-        if self._hinted and self.due(now) and now - self._scanned_at < FULL_SCAN:
+        if self._hinted and self.due(now):
             self._hinted = False
-            return False
+            if not self._tried:
+                self._tried = True
+                return False
         return self.scan_in(now) <= 0
 
     def scan_in(self, now: float) -> float:
         """Seconds until the next full scan is due."""
-        wait = THRIFT * self._scan_seconds if self._incomplete else FULL_SCAN
-        return self._scanned_at + min(wait, FULL_SCAN) - now
+        full = self._scanned_at + FULL_SCAN - now
+        return min(full, self._thrifty_at - now) if self._incomplete else full
+
+    def rescan_in(self, now: float) -> float:
+        """Seconds until one more than needed would not be wasteful."""
+        return self._scanned_at + self._space - now
 
     @property
     def incomplete(self) -> bool:

@@ -3,7 +3,7 @@
 import math
 
 from pgsched.model import Claim, Group, Want
-from pgsched.supervisor.survey import FULL_SCAN, THRIFT, Survey
+from pgsched.supervisor.survey import BURST, FULL_SCAN, THRIFT, Survey
 
 
 def group(name: str = "a", due_in: float = -1.0, priority: int = 0, head: int = 1) -> Group:
@@ -46,12 +46,27 @@ def test_wants_start_at_the_head_and_then_where_the_last_claim_ended() -> None:
 def test_a_short_claim_makes_its_group_quiet_and_asks_for_a_scan() -> None:
     survey = Survey()
     survey.found([group()], now=0.0, seconds=0.001)
-    assert not survey.wants_scan(THRIFT * 0.001)
+    assert not survey.wants_scan(0.0)
     survey.claimed([want(quota=5)], [claim(1)], total=5)
     assert survey.due(0.0) == []
     assert survey.incomplete
-    assert not survey.wants_scan(THRIFT * 0.001 - 1e-6)
-    assert survey.wants_scan(THRIFT * 0.001)
+    assert survey.wants_scan(0.0)
+
+
+def test_after_a_rest_a_few_scans_may_follow_one_another_and_then_only_thrifty_ones() -> None:
+    survey = Survey()
+    seconds = 1 / 1024
+    for _ in range(BURST):
+        survey.doubt()
+        assert survey.wants_scan(50.0)
+        survey.found([], now=50.0, seconds=seconds)
+    survey.doubt()
+    later = 50.0 + THRIFT * seconds
+    assert not survey.wants_scan(later - 1e-6)
+    assert survey.wants_scan(later)
+    survey.found([], now=later, seconds=seconds)
+    survey.doubt()
+    assert not survey.wants_scan(later), "one scan does not earn another burst"
 
 
 def test_a_claim_cut_by_its_total_says_nothing_of_the_groups_behind() -> None:
@@ -71,6 +86,25 @@ def test_a_hint_tries_the_remembered_groups_before_the_next_scan() -> None:
     assert [g.task_type for g in survey.due(0.2)] == ["a"]
     assert not survey.wants_scan(0.2), "the claim comes first"
     assert survey.wants_scan(0.2), "and the scan right after it"
+
+
+def test_hints_that_follow_one_another_do_not_put_the_scan_off() -> None:
+    survey = Survey()
+    survey.found([group("a")], now=0.0, seconds=0.0)
+    survey.found([], now=0.1, seconds=0.0)
+    survey.woken(0.2)
+    assert not survey.wants_scan(0.2)
+    survey.claimed([want("a")], [], total=2)
+    survey.woken(0.3)
+    assert survey.wants_scan(0.3), "there may be a new group"
+
+
+def test_a_hint_after_a_long_sleep_tries_the_remembered_groups_too() -> None:
+    survey = Survey()
+    survey.found([group("a")], now=0.0, seconds=0.0)
+    survey.found([], now=0.1, seconds=0.0)
+    survey.woken(0.1 + 10 * FULL_SCAN)
+    assert not survey.wants_scan(0.1 + 10 * FULL_SCAN)
 
 
 def test_a_hint_without_remembered_groups_scans_at_once() -> None:
