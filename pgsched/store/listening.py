@@ -5,7 +5,7 @@ A connection that only waits does not notice that the other end is gone; so it i
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 
@@ -18,9 +18,17 @@ SILENCE: Final = 15.0
 """Seconds after which the connection is asked whether it is still there."""
 
 
+class Hint(NamedTuple):
+    """What somebody told all supervisors."""
+
+    payload: str
+    sender: int
+    """Server process of the connection that it came from."""
+
+
 @asynccontextmanager
-async def listen(dsn: str, *, timeout: float) -> AsyncIterator[AsyncIterator[str]]:
-    """Subscribe, and iterate over the payloads of hints until the connection is lost.
+async def listen(dsn: str, *, timeout: float) -> AsyncIterator[AsyncIterator[Hint]]:
+    """Subscribe, and iterate over hints until the connection is lost.
 
     :param timeout: seconds to connect, and for each answer.
     :raises DatabaseError: it is lost.
@@ -35,8 +43,8 @@ async def listen(dsn: str, *, timeout: float) -> AsyncIterator[AsyncIterator[str
         await connection.close()
 
 
-async def _hints(connection: Connection, timeout: float) -> AsyncIterator[str]:
+async def _hints(connection: Connection, timeout: float) -> AsyncIterator[Hint]:
     while True:
         async for hint in connection.notifies(timeout=SILENCE):
-            yield hint.payload
+            yield Hint(hint.payload, hint.pid)
         await deadline(connection, connection.execute(load("ping")), timeout)

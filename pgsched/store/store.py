@@ -17,12 +17,12 @@ from pgsched.store.claims import claims_of
 from pgsched.store.exchanging import Exchanged, Exchanger
 from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line, Statement
 from pgsched.store.line import again as retried
-from pgsched.store.listening import listen
+from pgsched.store.listening import Hint, listen
 from pgsched.store.outage import Outage
 from pgsched.store.redaction import one_line
 from pgsched.store.schema import require_async
 
-__all__ = ["Depth", "Exchanged", "Store"]
+__all__ = ["Depth", "Exchanged", "Hint", "Store"]
 
 
 class Depth(NamedTuple):
@@ -165,8 +165,8 @@ class Store:
         """Say whether the supervisor wants to be woken by those who queue rows."""
         await self._ask(self._work, "set_listening", supervisor_id, listening)
 
-    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[str]]:
-        """Subscribe on a connection of its own: iterates over the payloads of hints. Not for a pooled store."""
+    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
+        """Subscribe on a connection of its own: iterates over hints. Not for a pooled store."""
         return listen(self._dsn, timeout=self._timeout)
 
     async def _ask(self, line: Line, name: str, *parameters: object) -> list[Any]:

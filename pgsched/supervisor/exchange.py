@@ -14,6 +14,7 @@ from pgsched.errors import DatabaseError
 from pgsched.model import Group, Verdict, VerdictKind, Want
 from pgsched.rules.demand import Durations, plan
 from pgsched.rules.lease import Trust
+from pgsched.rules.wakeups import Wakeups
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.clock import lease_clock
@@ -27,8 +28,8 @@ GATHER = 0.004
 """Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty."""
 STRAYS_FOR = 60.0
 """Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
-SATURATED = 0.25
-"""Seconds without a starving slot after which wake-ups are declined."""
+LOOK = 0.005
+"""Seconds between two looks of a supervisor that is not woken although a slot starves."""
 
 
 class LeaseLostError(Exception):
@@ -71,8 +72,8 @@ class Exchange:
         self._queues = queues
         self._poll_interval = poll_interval
         self._listens = listens
-        self._listening = False
-        self._starved_at = clock()
+        self._wakeups = Wakeups()
+        self._looked_at = -math.inf
         self.clock = clock
         self._survey = Survey()
         self._pending: list[Verdict] = []
@@ -97,10 +98,13 @@ class Exchange:
         """A slot or a row may be waiting: take the next turn now."""
         self._wake.set()
 
-    def notified(self) -> None:
-        """Somebody queued rows."""
-        self._survey.woken(self.clock())
-        self._wake.set()
+    def notified(self, sender: int) -> None:
+        """Somebody queued rows. Meant for another supervisor, it says nothing that our own looks do not."""
+        if self._wakeups.asked:
+            now = self.clock()
+            self._wakeups.hinted(sender, now)
+            self._survey.woken(now)
+            self._wake.set()
 
     def unsettled(self) -> int:
         """Verdicts that are not yet known to be written."""
@@ -130,7 +134,7 @@ class Exchange:
     def begin(self, supervisor_id: int) -> None:
         """Start over under a new lease."""
         self.supervisor_id = supervisor_id
-        self._listening = False
+        self._wakeups = Wakeups()
         self.strays_suspected = False
 
     async def settle_rest(self, attempts: int) -> None:
@@ -176,27 +180,34 @@ class Exchange:
         async with self.quiet:
             if self._halted:
                 return self._poll_interval
-            self._trust_or_lose()
-            groups = await self._due_groups() if self.claiming else []
-            if not self.claiming:
-                # A drain began while the groups were looked up.
-                groups = []
-            decided = plan(
-                groups,
-                self._durations,
-                slots=self._slots(),
-                free=self._free(),
-                occupied=self._occupied(),
-                waiting=self._backlog.claims(),
-            )
-            wants = self._survey.floored(decided.wants)
-            verdicts = self._unsure or self._take()
-            if verdicts or wants:
-                await self._exchange(verdicts, wants, decided.total)
-            self._fed()
-            await self._mind_listening()
+            try:
+                await self._settle_and_claim()
+                self._fed()
+                await self._mind_listening()
+            except DatabaseError:
+                self._wakeups.lost()
+                raise
         self.last_turn = self.clock()
         return self._pause()
+
+    async def _settle_and_claim(self) -> None:
+        self._trust_or_lose()
+        groups = await self._due_groups() if self.claiming else []
+        if not self.claiming:
+            # A drain began while the groups were looked up.
+            groups = []
+        decided = plan(
+            groups,
+            self._durations,
+            slots=self._slots(),
+            free=self._free(),
+            occupied=self._occupied(),
+            waiting=self._backlog.claims(),
+        )
+        wants = self._survey.floored(decided.wants)
+        verdicts = self._unsure or self._take()
+        if verdicts or wants:
+            await self._exchange(verdicts, wants, decided.total)
 
     async def sleep(self, pause: float) -> None:
         """Wait until the next turn is worth its commit."""
@@ -205,15 +216,29 @@ class Exchange:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
             except TimeoutError:
-                self._survey.doubt()
+                self._look()
                 return
         if not self._starving():
             await asyncio.sleep(GATHER)
+        elif self._wakeups.streaming(now := self.clock()) and self._survey.next_due(now) > 0:
+            # What ends and what is found go into one round trip.
+            await asyncio.sleep(self._looked_at + LOOK - now)
+            self._look()
+
+    def _look(self) -> None:
+        """Look for rows that nobody told of."""
+        self._looked_at = now = self.clock()
+        if self._survey.next_due(now) <= 0:
+            return
+        if self._wakeups.streaming(now):
+            self._survey.woken(now)
+        else:
+            self._survey.doubt()
 
     def _starving(self) -> bool:
         starving = self._free() > 0 and not len(self._backlog)
         if starving:
-            self._starved_at = self.clock()
+            self._wakeups.starving(self.clock())
         return starving
 
     def _pause(self) -> float:
@@ -225,6 +250,10 @@ class Exchange:
         wait = min(self._survey.next_due(now), self._poll_interval)
         if self._survey.incomplete:
             wait = min(wait, self._survey.scan_in(now))
+        if self._wakeups.streaming(now):
+            wait = min(wait, LOOK)
+        elif self._listens and not self._wakeups.asked:
+            wait = min(wait, max(self._survey.rescan_in(now), LOOK))
         return max(wait, 0.0)
 
     def _trust_or_lose(self) -> None:
@@ -235,14 +264,13 @@ class Exchange:
         """Ask for wake-ups only when about to sleep: each one costs the producers' commits."""
         if not self._listens or not self.claiming:
             return
-        if self._starving() and not self._listening:
-            await self._store.set_listening(self.supervisor_id, True)
-            self._listening = True
-            # A row committed before the flag was seen brought no hint.
-            self._survey.doubt()
-        elif self._listening and self.clock() - self._starved_at > SATURATED:
-            await self._store.set_listening(self.supervisor_id, False)
-            self._listening = False
+        wanted = self._wakeups.wanted(self.clock(), starving=self._starving())
+        if wanted is self._wakeups.asked:
+            return
+        await self._store.set_listening(self.supervisor_id, wanted)
+        self._wakeups.told(wanted, self.clock())
+        # A row that was committed before the flag was seen brought no hint.
+        self._survey.doubt()
 
     def _take(self) -> list[Verdict]:
         taken, self._pending = self._pending[:BATCH], self._pending[BATCH:]
@@ -279,6 +307,8 @@ class Exchange:
             self._survey.claimed(wants, answer.claims, total)
             self._holdings.add(answer.claims)
             self._backlog.push(answer.claims)
+            if answer.claims:
+                self._wakeups.found(self.clock())
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
 
     def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:

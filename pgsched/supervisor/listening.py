@@ -9,12 +9,17 @@ from pgsched.store.store import Store
 
 CANCEL = "cancel"
 """Payload of the hint that running tasks may have been cancelled; any other payload means new rows."""
+NOBODY = 0
+"""Sender of a hint that is our own guess."""
 
 
 class Listener:
-    """Hands hints on for as long as its connection lives."""
+    """Hands hints on for as long as its connection lives.
 
-    def __init__(self, store: Store, *, on_queued: Callable[[], None], on_cancelled: Callable[[], None]) -> None:
+    :param on_queued: gets the server process that sent the hint.
+    """
+
+    def __init__(self, store: Store, *, on_queued: Callable[[int], None], on_cancelled: Callable[[], None]) -> None:
         self._store = store
         self._on_queued = on_queued
         self._on_cancelled = on_cancelled
@@ -23,11 +28,11 @@ class Listener:
         """Listen until the connection is lost, which raises DatabaseError; the duty then comes back."""
         async with self._store.listen() as hints:
             # Hints of the time without a connection are gone: look once.
-            self._on_queued()
+            self._on_queued(NOBODY)
             self._on_cancelled()
             async for hint in hints:
-                if hint == CANCEL:
+                if hint.payload == CANCEL:
                     self._on_cancelled()
                 else:
-                    self._on_queued()
+                    self._on_queued(hint.sender)
         return 0.0

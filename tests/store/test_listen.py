@@ -8,6 +8,7 @@ import pytest
 
 from pgsched.errors import DatabaseError
 from pgsched.store import listening
+from pgsched.store.store import Hint
 from tests.proxy import Proxy
 from tests.store.desk import Table, completed, released, supervisor
 from tests.support import Server, eventually_async
@@ -20,12 +21,12 @@ def table(connect: Connect) -> Table:
     return Table(connect())
 
 
-async def hint(hints: AsyncIterator[str]) -> str:
+async def hint(hints: AsyncIterator[Hint]) -> str:
     async with asyncio.timeout(10):
-        return await anext(hints)
+        return (await anext(hints)).payload
 
 
-async def nothing_but(hints: AsyncIterator[str], table: Table) -> None:
+async def nothing_but(hints: AsyncIterator[Hint], table: Table) -> None:
     """Demand that nothing came before a hint of our own."""
     table.sql("SELECT pg_notify('pgsched', 'the end')")
     assert await hint(hints) == "the end"
@@ -59,6 +60,32 @@ async def test_a_settle_wakes_nobody(dsn: str, table: Table) -> None:
         first, second = await me.claim()
         assert await me.settle(completed(first), released(second)) == [True, True]
         await nothing_but(hints, table)
+
+
+async def test_what_is_said_about_wake_ups_spares_the_disk_and_nothing_else_does(dsn: str, table: Table) -> None:
+    async def durable(connection: psycopg.AsyncConnection) -> str:
+        return str((await (await connection.execute("SHOW synchronous_commit")).fetchall())[0][0])
+
+    table.sql("CREATE TABLE spared (setting text)")
+    table.sql(
+        "CREATE FUNCTION spare() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO spared VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
+    )
+    table.sql(
+        "CREATE TRIGGER spare AFTER UPDATE OF listening ON pgsched_supervisors FOR EACH ROW EXECUTE FUNCTION spare()"
+    )
+    async with supervisor(dsn) as me:
+        await me.store.set_listening(me.id, True)
+        assert table.sql("SELECT setting FROM spared") == [("off",)]
+        assert await me.store._work.call(durable) == "on", "claims come over the same connection"
+
+
+async def test_a_hint_says_whose_it_is(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me, me.store.listen() as hints:
+        await me.store.set_listening(me.id, True)
+        table.insert()
+        async with asyncio.timeout(10):
+            assert await anext(hints) == Hint("", table.connection.info.backend_pid)
 
 
 async def test_a_payload_is_handed_on(dsn: str, table: Table) -> None:

@@ -214,6 +214,16 @@ class TestWake:
             server.sql(f"DROP ROLE {role}")
 
 
+def test_no_index_stands_in_the_way_of_an_update_of_a_supervisor(server: Server, dsn: str) -> None:
+    """They are updated many times a second; a row version that needs no index entry is cleaned up by the next one."""
+    columns = server.sql(
+        "SELECT attname FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)"
+        " WHERE indrelid = 'pgsched_supervisors'::regclass",
+        dsn=dsn,
+    )
+    assert columns == [("id",)]
+
+
 def test_no_key_or_counter_that_grows_is_32_bits_wide(server: Server, dsn: str) -> None:
     """F52: what grows with traffic is a bigint; what is left is bounded by its meaning."""
     narrow = server.sql(

@@ -1,8 +1,8 @@
 """The exchange's turn, on a store that answers from a script and a clock that is moved by hand."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
@@ -10,9 +10,10 @@ from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Group, Outcome, Retry, Verdict, VerdictKind, Want
 from pgsched.rules.demand import Durations
 from pgsched.rules.lease import Trust
+from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.exchange import LOOK, STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
 
 
@@ -22,6 +23,9 @@ def claim(task_id: int, fence: int = 1) -> Claim:
 
 def verdict(task_id: int, kind: VerdictKind = VerdictKind.COMPLETED) -> Verdict:
     return Verdict(claim(task_id), kind, 0.1)
+
+
+T = TypeVar("T")
 
 
 class ScriptedStore:
@@ -34,11 +38,15 @@ class ScriptedStore:
         self.failures = 0
         self.calls: list[tuple[Any, ...]] = []
         self.listening: bool | None = None
+        self.told: list[bool] = []
+        self.late: list[Claim] = []
+        """Rows that are committed while the store is told whether to wake us, and of which nobody is told."""
+        self.due_in = -1.0
 
     async def discover(self, task_types: Sequence[str], queues: Sequence[str] | None) -> list[Group]:
         self.calls.append(("discover",))
         head = self.ready[:1]
-        return [Group("a", "default", 0, one.task_id, one.run_at, -1.0) for one in head]
+        return [Group("a", "default", 0, one.task_id, one.run_at, self.due_in) for one in head]
 
     async def exchange(
         self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, again: bool = False
@@ -52,7 +60,13 @@ class ScriptedStore:
         return Exchanged(settled, taken if wants else [], 0, 0, self.alive)
 
     async def set_listening(self, supervisor_id: int, listening: bool) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseError("away")
+        self.ready += self.late
+        self.late = []
         self.listening = listening
+        self.told.append(listening)
 
 
 class Heard:
@@ -78,7 +92,8 @@ class Heard:
 class Bench:
     """An exchange and everything around it."""
 
-    def __init__(self, *, free: int = 2, listens: bool = False) -> None:
+    def __init__(self, runner: asyncio.Runner, *, free: int = 2, listens: bool = False) -> None:
+        self._runner = runner
         self.now = 100.0
         self.free = free
         self.store = ScriptedStore()
@@ -106,16 +121,55 @@ class Bench:
         )
         self.exchange.begin(7)
 
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """All in one loop, because what waits remembers its own."""
+        return self._runner.run(call)
+
     def turn(self) -> float:
-        return asyncio.run(self.exchange.turn())
+        return self.run(self.exchange.turn())
+
+    def rest(self) -> float:
+        """Take a turn and let the pause after it go by; return how long it was meant to be."""
+        pause = self.turn()
+        self.now += pause
+        self.run(self.exchange.sleep(0.0))
+        return pause
+
+    def until(self, condition: Callable[[], bool]) -> float:
+        """Turn after turn, each after the pause that it wants, until something is so; return how long that took."""
+        began = self.now
+        while not condition():
+            pause = self.turn()
+            if not condition():
+                self.now += pause
+                self.run(self.exchange.sleep(0.0))
+        return self.now - began
+
+    def crowd(self) -> None:
+        """Hints come thick, from many."""
+        for sender in range(CROWD_HINTS):
+            self.exchange.notified(sender)
+        self.turn()
+        assert self.store.listening is False
 
     def exchanges(self) -> list[tuple[Any, ...]]:
         return [call for call in self.store.calls if call[0] == "exchange"]
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> Iterator[Bench]:
+    with asyncio.Runner() as runner:
+        yield Bench(runner)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Bench]:
+    """One that can be woken, and has asked for it."""
+    with asyncio.Runner() as runner:
+        bench = Bench(runner, listens=True)
+        bench.turn()
+        assert bench.store.listening is True
+        yield bench
 
 
 def test_what_is_claimed_is_held_and_waits_in_the_backlog(bench: Bench) -> None:
@@ -221,11 +275,11 @@ def test_nothing_is_claimed_once_claiming_is_over(bench: Bench) -> None:
 
 
 def test_a_halted_exchange_begins_nothing_until_the_rest_is_settled(bench: Bench) -> None:
-    asyncio.run(bench.exchange.halt())
+    bench.run(bench.exchange.halt())
     bench.exchange.settle(verdict(1))
     bench.turn()
     assert bench.exchanges() == []
-    asyncio.run(bench.exchange.settle_rest(1))
+    bench.run(bench.exchange.settle_rest(1))
     assert [call[2] for call in bench.exchanges()] == [[1]]
 
 
@@ -245,20 +299,102 @@ def test_a_drain_that_begins_while_groups_are_looked_up_stops_that_claim(
     assert bench.exchanges() == []
 
 
-def test_an_idle_turn_waits_for_the_poll_interval_and_asks_for_wake_ups() -> None:
-    bench = Bench(listens=True)
-    bench.turn()
-    assert bench.store.listening is True
-    assert bench.turn() <= 1.0
+def test_an_idle_turn_waits_for_the_poll_interval_and_asks_for_wake_ups(sleeper: Bench) -> None:
+    assert sleeper.store.listening is True
+    assert sleeper.turn() <= 1.0
 
 
-def test_a_saturated_supervisor_declines_wake_ups() -> None:
-    bench = Bench(listens=True)
+def test_a_row_that_was_committed_before_the_flag_was_seen_is_found_without_a_hint() -> None:
+    with asyncio.Runner() as runner:
+        bench = Bench(runner, listens=True)
+        bench.store.late = [claim(1)]
+        assert bench.turn() <= LOOK
+        assert bench.store.ready, "it came too late for the first look"
+        bench.turn()
+        assert bench.holdings.ids() == [1]
+
+
+def test_a_row_that_nobody_tells_of_because_wake_ups_were_declined_is_found_within_a_few_looks(sleeper: Bench) -> None:
+    sleeper.crowd()
+    sleeper.store.ready = [claim(1)]
+    assert sleeper.until(lambda: sleeper.holdings.ids() == [1]) <= 2 * LOOK
+
+
+def test_wake_ups_that_were_declined_are_asked_for_when_it_has_been_quiet(sleeper: Bench) -> None:
+    sleeper.now += 2 * CALM
+    sleeper.crowd()
+    assert LULL <= sleeper.until(lambda: sleeper.store.listening is True) <= LULL + 2 * LOOK
+    sleeper.rest()
+    assert sleeper.rest() == 1.0, "and then it sleeps"
+
+
+def test_a_row_that_is_committed_while_wake_ups_are_declined_is_found(sleeper: Bench) -> None:
+    sleeper.store.late = [claim(1)]
+    sleeper.crowd()
+    sleeper.rest()
+    sleeper.rest()
+    assert sleeper.holdings.ids() == [1]
+
+
+def test_hints_that_are_meant_for_others_change_nothing(sleeper: Bench) -> None:
+    sleeper.store.ready = [claim(1)]
+    sleeper.turn()
+    sleeper.backlog.take_all()
+    sleeper.crowd()
+    sleeper.turn()
+    sleeper.store.calls.clear()
+    sleeper.exchange.notified(1)
+    sleeper.turn()
+    assert sleeper.exchanges() == [], "the next look will tell"
+
+
+def test_what_was_said_about_wake_ups_is_said_again_after_a_failure(sleeper: Bench) -> None:
+    sleeper.exchange.settle(verdict(1))
+    sleeper.store.failures = 1
+    with pytest.raises(DatabaseError):
+        sleeper.turn()
+    sleeper.now += 1.0
+    sleeper.turn()
+    assert sleeper.store.told == [True, True], "a server that crashed may have forgotten"
+
+
+def test_while_rows_stream_in_they_are_claimed_with_what_has_ended_and_without_a_scan(sleeper: Bench) -> None:
+    sleeper.crowd()
+    sleeper.store.ready = [claim(1)]
+    for _ in range(2):
+        sleeper.rest()
+    sleeper.turn()
+    sleeper.backlog.take_all()
+    sleeper.store.calls.clear()
+    sleeper.store.ready = [claim(2)]
+    sleeper.exchange.settle(verdict(1))
+    sleeper.rest()
+    sleeper.turn()
+    assert ("exchange", 7, [1], 2, False) in sleeper.store.calls
+    assert sleeper.holdings.ids() == [2]
+
+
+def test_a_row_that_becomes_due_is_claimed_at_once_and_looked_after_then(bench: Bench) -> None:
+    bench.store.ready, bench.store.due_in = [claim(1)], 0.5
+    assert bench.rest() == pytest.approx(0.5)
+    bench.store.calls.clear()
     bench.turn()
-    bench.free = 0
-    bench.now += 0.3
+    assert [call[0] for call in bench.store.calls] == ["exchange"]
+    assert bench.holdings.ids() == [1]
+
+
+def test_a_pause_that_ends_without_a_reason_looks_for_what_nobody_told_of(bench: Bench) -> None:
+    assert bench.rest() == 1.0
+    bench.store.calls.clear()
     bench.turn()
-    assert bench.store.listening is False
+    assert [call[0] for call in bench.store.calls] == ["discover"]
+
+
+def test_a_saturated_supervisor_declines_wake_ups(sleeper: Bench) -> None:
+    sleeper.free = 0
+    sleeper.now += 0.3
+    sleeper.turn()
+    assert sleeper.store.listening is False
 
 
 def test_forgetting_drops_what_waits_and_what_is_unsure(bench: Bench) -> None:
