@@ -163,12 +163,12 @@ async def test_a_forkserver_that_dies_while_it_forks(tmp_path: Path) -> None:
 
 
 async def test_a_forkserver_that_does_not_answer_is_replaced() -> None:
-    async with pooled(processes=2, boot_timeout=1.0) as harness:
+    async with pooled(processes=2, boot_timeout=4.0) as harness:
         forkserver = harness.forkserver
         os.kill(forkserver, signal.SIGSTOP)
         os.kill(harness.worker(0), signal.SIGKILL)
         await eventually_async(lambda: harness.pool.slots()["booting"] == 1)
-        await harness.free(2, timeout=15)
+        await harness.free(2, timeout=40)
         assert harness.forkserver != forkserver
         assert gone(forkserver)
 
