@@ -67,14 +67,23 @@ def test_f74_a_running_task_is_stopped(
 
 
 def test_f74_a_task_that_is_claimed_and_waits_never_begins(
-    rows: Rows, cancelling: Cancel, pgsched_cli: CommandLine, tmp_path: Path
+    server: Server, dsn: str, rows: Rows, cancelling: Cancel, pgsched_cli: CommandLine, tmp_path: Path
 ) -> None:
     note = tmp_path / "begun"
     pgsched_cli("run", APP, "--processes", "1")
     # Teaches the supervisor that these are tiny, and may be claimed ahead.
     rows.add("tick", count=300)
     rows.all_ended()
-    first, *waiting = rows.add("tick", {"seconds": 3}) + rows.add("tick", {"note": str(note)}, count=50)
+    # In one transaction: once the first one runs for long, nothing more of its type is claimed.
+    queued = server.sql(
+        "INSERT INTO scheduled_tasks (task_type, payload, run_at)"
+        " SELECT 'tick', CASE number WHEN 0 THEN '{\"seconds\": 3}' ELSE jsonb_build_object('note', %s::text) END,"
+        " now()"
+        " FROM generate_series(0, 50) AS number RETURNING id",
+        str(note),
+        dsn=dsn,
+    )
+    first, *waiting = [number for (number,) in queued]
     held = eventually(
         lambda: [number for number in waiting if rows.row(number).status == "processing"], "some wait", timeout=3
     )
