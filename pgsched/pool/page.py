@@ -51,7 +51,7 @@ class ControlPage:
         os.pwrite(self.descriptor, _SEQUENCE.pack(sequence), 0)
 
     def outbox(self) -> bytes:
-        """What is in the worker's outbox; see :func:`pgsched.pool.wire.salvage`."""
+        """What is in the worker's outbox; see :func:`pgsched.pool.records.salvage`."""
         return os.pread(self.descriptor, OUTBOX, SIZE)
 
     def stack(self) -> str | None:

@@ -20,7 +20,7 @@ from pgsched.rules.states import SLOT, SlotState, advance
 
 Ended = tuple[Claim, Outcome]
 STAGED: Final = 16
-"""Runs to a frame: half of what may wait in a worker, so that it does not run dry between two."""
+"""Runs to a frame: a small part of what may wait in a worker, so that it does not run dry between two."""
 STAGED_SIZE: Final = 32 * 1024
 """Bytes of runs that are not kept back for others to travel with them."""
 MAX_MEMORY: Final = "max_memory"
