@@ -113,8 +113,7 @@ class Slot:
         self.budget = budget
         self.tasks = self._sequence = self._output_from = 0
         self._salvaged.clear()
-        self._staged.clear()
-        self._staged_size = 0
+        self._unstage()
         self.full = False
         self._cpu_before = 0.0
 
@@ -157,14 +156,18 @@ class Slot:
 
     def flush(self) -> list[Sent]:
         """Send what is staged; return what found no room. Never blocks."""
-        staged, self._staged = self._staged, []
-        self._staged_size = 0
+        staged = self._unstage()
         if not staged:
             return []
         first = len(self.sent) - len(staged)
         went = self._process.send(staged, [sent.sequence for sent in islice(self.sent, first, None)])
         self.full = went < len(staged)
         return self._withdraw(len(staged) - went)
+
+    def _unstage(self) -> list[bytes]:
+        staged, self._staged = self._staged, []
+        self._staged_size = 0
+        return staged
 
     def _withdraw(self, count: int) -> list[Sent]:
         """Strike the last of those that were sent off the books."""
@@ -229,9 +232,7 @@ class Slot:
         """Take back what the worker has not begun, in the order in which it was sent."""
         if not self.sent or self.process is None:
             return []
-        staged = len(self._staged)
-        self._staged.clear()
-        self._staged_size = 0
+        staged = len(self._unstage())
         self.full = False
         # Tickets are taken in order: what the worker has not begun is the end of what was sent.
         return self._withdraw(staged + len(self.process.take_back()))
