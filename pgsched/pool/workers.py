@@ -195,7 +195,7 @@ class Workers:
         self.idle.pop(slot.number, None)
         self.busy.pop(slot.number, None)
         self._readable(slot, process, frames=_LAST_FRAMES)
-        self.look(slot)
+        self._salvage(slot)
         foreign = death.signal == signal.SIGKILL and slot.reason is None
         booting, tasks = slot.state is SlotState.BOOTING, slot.tasks
         ended = slot.vacate(death, time.monotonic(), self._out_of_memory.killed() if foreign else False)
@@ -298,9 +298,11 @@ class Workers:
 
     def look(self, slot: Slot) -> None:
         """Take in what the worker has done and nobody has heard yet, so that its present task is known."""
-        if slot.process is None or not slot.sent:
-            return
-        self._readable(slot, slot.process)
+        if slot.process is not None and slot.sent:
+            self._readable(slot, slot.process)
+            self._salvage(slot)
+
+    def _salvage(self, slot: Slot) -> None:
         try:
             self._ended(slot, slot.salvage(time.monotonic()))
         except wire.ProtocolError as error:
