@@ -91,8 +91,7 @@ class Forkserver:
             self._groups.add(pid)
             self._say(FORKED, {"number": number, "pid": pid})
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            wire.close_all(descriptors)
 
     def _fork(self, descriptors: list[int]) -> int:
         """Make a worker and return its pid when its parent is the supervisor.
