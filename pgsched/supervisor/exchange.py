@@ -312,7 +312,7 @@ class Exchange:
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
 
     def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:
-        self._holdings.close(verdicts)
+        self._holdings.remove(*[verdict.claim for verdict in verdicts])
         accepted = verdicts if all(settled) else [v for v, ok in zip(verdicts, settled, strict=True) if ok]
         self._observer.settled(accepted, fenced=len(verdicts) - len(accepted), seconds=seconds)
         now = self.clock()

@@ -6,7 +6,7 @@ about a claim afterwards finds nothing here and changes nothing.
 
 from collections.abc import Iterable
 
-from pgsched.model import Claim, Verdict
+from pgsched.model import Claim
 
 
 class Holdings:
@@ -27,19 +27,11 @@ class Holdings:
         for claim in claims:
             self._claims[claim.task_id] = claim
 
-    def remove(self, claim: Claim) -> None:
-        """Close a claim; one that is not held (any more) is ignored."""
-        if claim in self:
-            del self._claims[claim.task_id]
-
-    def close(self, verdicts: Iterable[Verdict]) -> None:
-        """Remove the claims that these verdicts are about."""
-        claims = self._claims
-        for verdict in verdicts:
-            task_id, fence = verdict.claim[:2]
-            held = claims.get(task_id)
-            if held is not None and held.fence == fence:
-                del claims[task_id]
+    def remove(self, *claims: Claim) -> None:
+        """Close claims; those that are not held (any more) are ignored."""
+        for claim in claims:
+            if claim in self:
+                del self._claims[claim.task_id]
 
     def ids(self) -> list[int]:
         """The ids of all tasks held."""
