@@ -34,8 +34,8 @@ WARM_UP = 6
 """Claims after which the server has decided how it plans a prepared statement."""
 NAMESPACE = 1337
 LEASE = 7200.0
-HINTS = (b"SET enable_seqscan = off", b"SET enable_bitmapscan = off", b"SET jit = off")
-"""What the store sets for each transaction; here once, because it is not the statement's."""
+HINTS = load("hints").replace(b"', true)", b"', false)").replace(b"$1, true", b"'0', false")
+"""What the store sets for each transaction; here for the session, because it is not part of what is measured."""
 FILL = """
     INSERT INTO scheduled_tasks (task_type, run_at)
     SELECT 'noop', now() - make_interval(secs => i / 1000.0) FROM generate_series(%s, 1, -1) AS i
@@ -144,7 +144,7 @@ class OurPoller:
     """One client of ours."""
 
     def __init__(self, dsn: str, supervisor: int, batch: int) -> None:
-        self.client = Client(dsn, load("claim"), HINTS)
+        self.client = Client(dsn, load("claim"), [HINTS])
         self._supervisor = supervisor
         self._batch = batch
         self._want = Want("noop", "default", 0, batch)

@@ -14,8 +14,11 @@ from typing import NamedTuple
 from psycopg import pq
 
 from pgsched.store.redaction import one_line
+from tests.article import text
 
 NAME = b"statement"
+ARTICLE = {"article_table": "snippet_1", "claim_article": "snippet_5_claim"}
+"""Statements that are the article's to the letter."""
 DEADLOCK, OUT_OF_MEMORY = "40P01", "53200"
 
 
@@ -96,5 +99,7 @@ def repeat(calls: Sequence[Callable[[], int]], seconds: float, rows: int | None 
 
 
 def statement(name: str) -> bytes:
-    """The text of ``benchmarks/sql/NAME.sql``."""
+    """The text of ``benchmarks/sql/NAME.sql``, or what the article says."""
+    if name in ARTICLE:
+        return text(ARTICLE[name]).encode()
     return (Path(__file__).parent / "sql" / f"{name}.sql").read_bytes()
