@@ -17,10 +17,11 @@ from benchmarks.filling import queue_noops
 from benchmarks.scenario import Bench, Result
 from benchmarks.supervisors import Supervisor, supervisor
 from pgsched.model import Identity, Outcome, OutcomeKind, Retry, Want
+from pgsched.rules.demand import LIMITS
 from pgsched.rules.verdict import decide
 from pgsched.store.store import Store
 
-BATCH = 500
+BATCH = LIMITS.batch
 LEASE = 3600.0
 NO_RETRY = Retry(max=0)
 
