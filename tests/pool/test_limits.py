@@ -11,7 +11,7 @@ import pytest
 
 from pgsched.model import OutcomeKind
 from pgsched.pool import limits
-from tests.pool.conftest import pooled
+from tests.pool.conftest import Harness, pooled
 from tests.support import descendants, eventually, eventually_async, gone, process, processes
 
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -87,31 +87,34 @@ async def test_an_async_task_is_cancelled_from_within(tmp_path: Path) -> None:
         assert cleaned.exists()
 
 
+def start_two(harness: Harness, directory: Path) -> tuple[int, int]:
+    """The worker is at the second task, which waits for a file ``done``; the slot still believes that the first runs,
+    because the loop does not."""
+    mark = directory / "mark"
+    first = harness.start("noop")
+    second = harness.start("wait_for", json.dumps({"path": str(directory / "done"), "mark": str(mark)}), ahead=1)
+    eventually(mark.exists)
+    return first, second
+
+
 async def test_a_stop_reaches_only_the_task_it_is_for(tmp_path: Path) -> None:
     """The worker has gone on to the next task when the signal comes: that one runs to its end."""
-    mark, done = tmp_path / "mark", tmp_path / "done"
     async with pooled() as harness:
-        first = harness.start("noop")
-        second = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=1)
-        # The loop does not run: the slot still believes that the first one runs.
-        eventually(mark.exists)
+        first, second = start_two(harness, tmp_path)
         harness.pool._workers.slots[0].order_stop(OutcomeKind.CANCELLED, "too late", math.inf)
         assert (await harness.outcome(first)).kind is OutcomeKind.RETURNED
-        done.touch()
+        (tmp_path / "done").touch()
         assert (await harness.outcome(second)).kind is OutcomeKind.RETURNED
         await harness.free()
         assert harness.pool.restarts == {"cancelled": 1}
 
 
 async def test_a_stop_of_a_task_that_is_over_is_noticed_before_it_hits_the_next(tmp_path: Path) -> None:
-    mark, done = tmp_path / "mark", tmp_path / "done"
     async with pooled() as harness:
-        first = harness.start("noop")
-        second = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=1)
-        eventually(mark.exists)
+        first, second = start_two(harness, tmp_path)
         harness.pool.stop_task(first, OutcomeKind.CANCELLED, "too late")
         assert (await harness.outcome(first)).kind is OutcomeKind.RETURNED
-        done.touch()
+        (tmp_path / "done").touch()
         assert (await harness.outcome(second)).kind is OutcomeKind.RETURNED
         assert not harness.pool.restarts
 
