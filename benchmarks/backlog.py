@@ -19,7 +19,7 @@ from benchmarks.scenario import Bench, Result, Server
 from pgsched.model import Claim, Identity, Verdict, VerdictKind, Want
 from pgsched.store.arrays import texts
 from pgsched.store.claims import claim_statement
-from pgsched.store.line import Statement
+from pgsched.store.pipeline import Statement
 from pgsched.store.sql import load
 from pgsched.store.store import Store
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pgsched.model import Claim, Want
 from pgsched.store.arrays import numbers, texts
-from pgsched.store.line import Statement
+from pgsched.store.pipeline import Statement
 
 _EVERYWHERE: Final = ("-infinity", -(2**63))
 """The floor of a want that has none."""

@@ -16,13 +16,10 @@ from psycopg import errors
 from pgsched.errors import DatabaseError
 from pgsched.store.connection import Connection, connect, deadline
 from pgsched.store.outage import Outage
+from pgsched.store.pipeline import Pipeline, Statement
 from pgsched.store.redaction import one_line
-from pgsched.store.sql import load
 
 T = TypeVar("T")
-Statement = tuple[str, tuple[object, ...]]
-"""The name of a file in ``sql/``, and its parameters."""
-
 CONFLICTS: Final = (errors.SerializationFailure, errors.DeadlockDetected)
 """Rolled back whole; to be tried again, quietly. Also what locking a row that has just changed partitions raises."""
 REFUSED_DATA: Final = (
@@ -49,17 +46,19 @@ class Line:
     def __init__(self, dsn: str, *, timeout: float, pooled: bool, outage: Outage, name: str) -> None:
         self._dsn = dsn
         self._timeout = timeout
-        # The server gives up a little earlier than we do: an error costs less than a connection.
-        self._hints = ("hints", (str(max(round(timeout * 900), 1)),))
+        # The server gives up a little earlier than we do: an error costs less than a connection. With a session of its
+        # own, a line says this once; with a pooler, in every transaction.
+        self._hints = ("hints", (str(max(round(timeout * 900), 1)), "true" if pooled else "false"))
         self._pooled = pooled
         self._outage = outage
         self._name = name
         self._lock = asyncio.Lock()
         self._connection: Connection | None = None
+        self._pipeline: Pipeline | None = None
 
     async def run(self, *statements: Statement) -> list[list[Any]]:
         """Run statements as one transaction, in one round trip; return the rows of each. It raises what `call` does."""
-        return await self.call(lambda connection: self._transaction(connection, statements))
+        return await self._on_connection(lambda _: self._transaction(statements))
 
     async def call(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Do some work on the connection.
@@ -67,11 +66,13 @@ class Line:
         :raises DatabaseError: it failed; the connection has been thrown away, and what the server did is not known.
         :raises psycopg.Error: a conflict, data that the server refuses, or a lack of lock memory: nothing was done.
         """
+        return await self._on_connection(lambda connection: deadline(connection, work(connection), self._timeout))
+
+    async def _on_connection(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         async with self._lock:
             began = time.monotonic()
             try:
-                connection = self._connection or await self._open()
-                result = await deadline(connection, work(connection), self._timeout)
+                result = await work(self._connection or await self._open())
             except _PASSED_ON:
                 self._outage.succeeded(began)
                 raise
@@ -95,8 +96,9 @@ class Line:
         self._connection = connection = await connect(
             self._dsn, timeout=self._timeout, pooled=self._pooled, application_name=self._name
         )
+        self._pipeline = Pipeline(connection, prepares=not self._pooled)
         if not self._pooled:
-            await deadline(connection, connection.execute(load("session")), self._timeout)
+            await self._pipeline.run([("session", ()), self._hints], self._timeout)
         return connection
 
     async def _discard(self) -> None:
@@ -104,26 +106,11 @@ class Line:
         if connection is not None:
             await connection.close()
 
-    async def _transaction(self, connection: Connection, statements: tuple[Statement, ...]) -> list[list[Any]]:
-        # Without BEGIN, all up to the pipeline's end is one transaction. Nothing is fetched before that: a fetch would
-        # be a round trip of its own, and an answer that is not yet committed.
-        cursors: list[psycopg.AsyncCursor[Any]] = []
-        lost: psycopg.Error | None = None
-        try:
-            async with connection.pipeline():
-                try:
-                    for name, parameters in (self._hints, *statements):
-                        cursor = psycopg.AsyncRawCursor(connection)
-                        await cursor.execute(load(name), parameters or None, prepare=not self._pooled)
-                        cursors.append(cursor)
-                except psycopg.Error as error:
-                    # Kept, because a pipeline that is left by an error logs a second one that it meets on its way out.
-                    lost = error
-        except psycopg.Error as error:
-            raise lost or error from None
-        if lost:
-            raise lost
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors[1:]]
+    async def _transaction(self, statements: tuple[Statement, ...]) -> list[list[Any]]:
+        assert self._pipeline is not None
+        if self._pooled:
+            return (await self._pipeline.run((self._hints, *statements), self._timeout))[1:]
+        return await self._pipeline.run(statements, self._timeout)
 
 
 def _jitter() -> float:

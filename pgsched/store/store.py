@@ -15,10 +15,11 @@ from pgsched.model import Claim, Group, Identity, Verdict, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claims_of
 from pgsched.store.exchanging import Exchanged, Exchanger
-from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line, Statement
+from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line
 from pgsched.store.line import again as retried
 from pgsched.store.listening import Hint, listen
 from pgsched.store.outage import Outage
+from pgsched.store.pipeline import Statement
 from pgsched.store.redaction import one_line
 from pgsched.store.schema import require_async
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from pgsched.model import Failure, OutcomeKind, Verdict, VerdictKind
 from pgsched.store.arrays import names, numbers, places, seconds, storable, texts
-from pgsched.store.line import Statement
+from pgsched.store.pipeline import Statement
 
 _FIELDS: Final = tuple(Failure.__slots__)
 _COMPLETED: Final = VerdictKind.COMPLETED

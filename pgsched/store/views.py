@@ -196,7 +196,7 @@ def status(conn: psycopg.Connection[Any], count_limit: int = COUNT_LIMIT) -> Ove
     """
     with refusals("cannot read the status"), conn.transaction():
         # Just after a bulk load the planner knows nothing of the table, and would sort it.
-        run(conn, "hints", _PATIENCE)
+        run(conn, "hints", _PATIENCE, "true")
         queued = [
             Count(
                 queue=queue, task_type=task_type, status=name, tasks=tasks, at_least=more, oldest_due=due, served=served

@@ -180,7 +180,7 @@ async def test_groups_after_the_limit_are_not_touched(dsn: str, table: Table, co
         wants = [Want("a", "default", 9, 100), Want("a", "default", 0, 100)]
         _, parameters = claim_statement(me.id, 1337, wants, 5)
         claiming = connect(autocommit=False)
-        psycopg.RawCursor(claiming).execute(load("hints"), ("60000",))
+        psycopg.RawCursor(claiming).execute(load("hints"), ("60000", "true"))
         psycopg.RawCursor(claiming).execute(load("claim"), parameters)
         free = table.sql("SELECT id FROM scheduled_tasks WHERE status = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED")
         assert [task_id for (task_id,) in free] == low

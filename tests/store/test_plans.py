@@ -16,7 +16,7 @@ from psycopg import sql
 from pgsched.model import Claim, Verdict, VerdictKind, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claim_statement
-from pgsched.store.line import Statement
+from pgsched.store.pipeline import Statement
 from pgsched.store.sql import load
 from pgsched.store.verdicts import settle_completed_statement, settle_statement, settled_before_statement
 from tests.store.desk import FAILURE
@@ -169,7 +169,7 @@ def hold(connection: psycopg.Connection[Any]) -> list[Claim]:
 
 
 def hint(connection: psycopg.Connection[Any]) -> None:
-    psycopg.RawCursor(connection).execute(load("hints"), ("60000",))
+    psycopg.RawCursor(connection).execute(load("hints"), ("60000", "true"))
 
 
 def call(name: str, parameters: tuple[object, ...]) -> sql.Composed:

@@ -12,7 +12,7 @@ import pytest
 from pgsched.errors import DatabaseError
 from pgsched.model import Want
 from pgsched.store.claims import claim_statement
-from pgsched.store.line import Statement
+from pgsched.store.pipeline import Statement
 from pgsched.store.sql import load
 from pgsched.store.verdicts import settle_statement
 from tests.store.desk import WANT, Table, completed, failed, released, retry, supervisor
@@ -32,7 +32,7 @@ def begin(connect: Connect, *statements: Statement) -> tuple[psycopg.Connection,
     """Run statements as the store does, and leave their transaction open; return the rows of each."""
     connection = connect(autocommit=False)
     cursor = psycopg.RawCursor(connection)
-    cursor.execute(load("hints"), ("60000",))
+    cursor.execute(load("hints"), ("60000", "true"))
     answers = []
     for name, parameters in statements:
         cursor.execute(load(name), parameters)

@@ -1,15 +1,17 @@
--- The first statement of every transaction: what the planner may use, and how long the server may take.
+-- What the planner may use, and how long the server may take: for a session that is ours alone, or with a pooler as the
+-- first statement of every transaction.
 --
--- $1: milliseconds that a statement may run, unless the role or the database has set a limit already.
+-- $1: milliseconds that a statement may run, unless the role or the database has set a limit already; $2: whether all of it
+-- ends with the transaction.
 --
 -- The statistics of a queue are always wrong. A plan made while the table was empty would read all of it after the next
 -- bulk load, so only the index lookups are left that the statements are written for, and the order that they give. No
 -- better plan could be made for certain parameters then, and making one costs as much as claiming thirty rows. The time
--- limit ends a statement that its client has given up on. DateStyle makes run_at's text unambiguous. All of it ends with
--- the transaction: nothing here relies on a session. Index: none. Locks: none.
-SELECT set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true),
-       set_config('jit', 'off', true),
-       set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('DateStyle', 'ISO', true),
-       CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, true) END
+-- limit ends a statement that its client has given up on. DateStyle makes run_at's text unambiguous. Index: none.
+-- Locks: none.
+SELECT set_config('enable_seqscan', 'off', $2::boolean),
+       set_config('enable_bitmapscan', 'off', $2::boolean),
+       set_config('jit', 'off', $2::boolean),
+       set_config('plan_cache_mode', 'force_generic_plan', $2::boolean),
+       set_config('DateStyle', 'ISO', $2::boolean),
+       CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, $2::boolean) END
