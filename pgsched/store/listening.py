@@ -1,16 +1,18 @@
 """The listening connection: hints as they come, until it is lost. Runs in the supervisor's loop.
 
-A connection that only waits does not notice that the other end is gone; so it is asked whenever it was silent for long.
+A hint is handed on by the callback that reads it, because a task is waiting for it; the driver's own iterator takes a
+few more turns of the loop. A connection that only waits does not notice that the other end is gone, so it is asked.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import psycopg
+from psycopg import pq
 
 from pgsched.errors import DatabaseError
-from pgsched.store.connection import Connection, connect, deadline
+from pgsched.store.connection import connect, deadline
 from pgsched.store.redaction import one_line
 from pgsched.store.sql import load
 
@@ -26,25 +28,47 @@ class Hint(NamedTuple):
     """Server process of the connection that it came from."""
 
 
-@asynccontextmanager
-async def listen(dsn: str, *, timeout: float) -> AsyncIterator[AsyncIterator[Hint]]:
-    """Subscribe, and iterate over hints until the connection is lost.
+async def listen(dsn: str, *, timeout: float, on_ready: Callable[[], None], on_hint: Callable[[Hint], None]) -> None:
+    """Subscribe, and hand on hints until the connection is lost.
 
     :param timeout: seconds to connect, and for each answer.
+    :param on_ready: called once, when no later hint can be missed.
     :raises DatabaseError: it is lost.
     """
     connection = await connect(dsn, timeout=timeout, application_name="pgsched listen")
+    # What comes while an answer is read goes through the driver.
+    connection.add_notify_handler(lambda notify: on_hint(Hint(notify.payload, notify.pid)))
     try:
         await deadline(connection, connection.execute(load("listen")), timeout)
-        yield _hints(connection, timeout)
+        on_ready()
+        while True:
+            await _hear(connection.pgconn, on_hint, SILENCE)
+            await deadline(connection, connection.execute(load("ping")), timeout)
     except (psycopg.Error, OSError) as error:
         raise DatabaseError(f"the listening connection is lost: {one_line(error)}") from None
     finally:
         await connection.close()
 
 
-async def _hints(connection: Connection, timeout: float) -> AsyncIterator[Hint]:
-    while True:
-        async for hint in connection.notifies(timeout=SILENCE):
-            yield Hint(hint.payload, hint.pid)
-        await deadline(connection, connection.execute(load("ping")), timeout)
+async def _hear(pgconn: pq.abc.PGconn, on_hint: Callable[[Hint], None], seconds: float) -> None:
+    """Hand on hints for so long."""
+    loop = asyncio.get_running_loop()
+    lost = loop.create_future()
+
+    def receive() -> None:
+        try:
+            pgconn.consume_input()
+            while notify := pgconn.notifies():
+                on_hint(Hint(notify.extra.decode(), notify.be_pid))
+        except Exception as error:
+            loop.remove_reader(socket)
+            lost.set_exception(error)
+
+    socket = pgconn.socket
+    loop.add_reader(socket, receive)
+    try:
+        await asyncio.wait({lost}, timeout=seconds)
+    finally:
+        loop.remove_reader(socket)
+    if lost.done():
+        lost.result()

@@ -6,8 +6,7 @@ was cut at its deadline may still be done by the server later: a settle is then 
 whose reply was lost. Runs in the supervisor's loop.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pgsched.errors import DatabaseError
@@ -166,9 +165,12 @@ class Store:
         """Say whether the supervisor wants to be woken by those who queue rows."""
         await self._ask(self._work, "set_listening", supervisor_id, listening)
 
-    def listen(self) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
-        """Subscribe on a connection of its own: iterates over hints. Not for a pooled store."""
-        return listen(self._dsn, timeout=self._timeout)
+    async def listen(self, *, on_ready: Callable[[], None], on_hint: Callable[[Hint], None]) -> None:
+        """Subscribe on a connection of its own, and hand on hints until it is lost. Not for a pooled store.
+
+        :param on_ready: called once, when no later hint can be missed.
+        """
+        await listen(self._dsn, timeout=self._timeout, on_ready=on_ready, on_hint=on_hint)
 
     async def _ask(self, line: Line, name: str, *parameters: object) -> list[Any]:
         # As text, a parameter has the type that the statement gives it, whatever its size; see PostgreSQL's "unknown".

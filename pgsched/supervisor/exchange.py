@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 from pgsched.errors import DatabaseError
 from pgsched.model import Group, Verdict, VerdictKind, Want
@@ -24,8 +25,11 @@ from pgsched.supervisor.survey import Survey
 
 BATCH = 1000
 """Verdicts that one settle takes at most."""
-GATHER = 0.004
-"""Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty."""
+GATHER, LONGEST_GATHER = 0.004, 0.02
+"""Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty. Of
+tasks that take longer they may wait as long as one of those took, within bounds."""
+PREFERENCE = 0.002
+"""Seconds after a claim in which no scan gets in the way of the next hint, nor of the task that has just begun."""
 STRAYS_FOR = 60.0
 """Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
 LOOK = 0.005
@@ -51,7 +55,7 @@ class Exchange:
         slots: Callable[[], int],
         free: Callable[[], int],
         occupied: Callable[[], int],
-        fed: Callable[[], None],
+        feed: Callable[[], None],
         task_types: list[str],
         queues: list[str] | None,
         poll_interval: float,
@@ -67,18 +71,19 @@ class Exchange:
         self._slots = slots
         self._free = free
         self._occupied = occupied
-        self._fed = fed
+        self._feed = feed
         self._task_types = task_types
         self._queues = queues
         self._poll_interval = poll_interval
         self._listens = listens
         self._wakeups = Wakeups()
-        self._looked_at = -math.inf
+        self._looked_at = self._claimed_at = -math.inf
         self.clock = clock
         self._survey = Survey()
         self._pending: list[Verdict] = []
         self._unsure: list[Verdict] = []
         self._wake = asyncio.Event()
+        self._starved = asyncio.Event()
         self.supervisor_id = 0
         self.claiming = True
         self._halted = False
@@ -97,6 +102,11 @@ class Exchange:
     def wake(self) -> None:
         """A slot or a row may be waiting: take the next turn now."""
         self._wake.set()
+
+    def fed(self) -> None:
+        """What waited has gone into slots, as far as there was room and there were claims."""
+        if self._starving():
+            self._starved.set()
 
     def notified(self, sender: int) -> None:
         """Somebody queued rows. Meant for another supervisor, it says nothing that our own looks do not."""
@@ -182,7 +192,7 @@ class Exchange:
                 return self._poll_interval
             try:
                 await self._settle_and_claim()
-                self._fed()
+                self._feed()
                 await self._mind_listening()
             except DatabaseError:
                 self._wakeups.lost()
@@ -219,11 +229,19 @@ class Exchange:
                 self._look()
                 return
         if not self._starving():
-            await asyncio.sleep(GATHER)
-        elif self._wakeups.streaming(now := self.clock()) and self._survey.next_due(now) > 0:
+            await self._gather()
+        now = self.clock()
+        if self._starving() and self._wakeups.streaming(now) and self._survey.next_due(now) > 0:
             # What ends and what is found go into one round trip.
             await asyncio.sleep(self._looked_at + LOOK - now)
             self._look()
+
+    async def _gather(self) -> None:
+        seconds = self._pending[0].seconds if self._pending else 0.0
+        self._starved.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(max(seconds, GATHER), LONGEST_GATHER)):
+                await self._starved.wait()
 
     def _look(self) -> None:
         """Look for rows that nobody told of."""
@@ -249,7 +267,7 @@ class Exchange:
         now = self.clock()
         wait = min(self._survey.next_due(now), self._poll_interval)
         if self._survey.incomplete:
-            wait = min(wait, self._survey.scan_in(now))
+            wait = min(wait, max(self._survey.scan_in(now), self._claimed_at + PREFERENCE - now))
         if self._wakeups.streaming(now):
             wait = min(wait, LOOK)
         elif self._listens and not self._wakeups.asked:
@@ -278,7 +296,8 @@ class Exchange:
 
     async def _due_groups(self) -> list[Group]:
         now = self.clock()
-        if self._survey.wants_scan(now) and (self._starving() or self._survey.due(now)):
+        preferred = now - self._claimed_at < PREFERENCE and self._survey.due(now)
+        if self._survey.wants_scan(now) and not preferred and (self._starving() or self._survey.due(now)):
             found = await self._store.discover(self._task_types, self._queues)
             then = self.clock()
             self._survey.found(found, then, then - now)
@@ -308,7 +327,8 @@ class Exchange:
             self._holdings.add(answer.claims)
             self._backlog.push(answer.claims)
             if answer.claims:
-                self._wakeups.found(self.clock())
+                self._claimed_at = self.clock()
+                self._wakeups.found(self._claimed_at)
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
 
     def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:

@@ -16,13 +16,23 @@ class Feeder:
     """Empties the backlog into the pool.
 
     :param may: whether what waits is still ours beyond doubt, and nobody has asked us to stop.
+    :param fed: called each time that as much as possible has gone into slots.
     """
 
-    def __init__(self, pool: Pool, backlog: Backlog, durations: demand.Durations, may: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        backlog: Backlog,
+        durations: demand.Durations,
+        *,
+        may: Callable[[], bool],
+        fed: Callable[[], None],
+    ) -> None:
         self._pool = pool
         self._backlog = backlog
         self._durations = durations
         self._may = may
+        self._fed = fed
         self._called = False
 
     def soon(self) -> None:
@@ -37,6 +47,7 @@ class Feeder:
         if self._may():
             self._backlog.feed(self._dispatch)
             self._backlog.put_back(self._pool.flush())
+            self._fed()
 
     def occupied(self) -> int:
         """Slots that will not be free soon."""

@@ -5,7 +5,7 @@ The connection may die at any time, noticed or not; the poll interval bounds wha
 
 from collections.abc import Callable
 
-from pgsched.store.store import Store
+from pgsched.store.store import Hint, Store
 
 CANCEL = "cancel"
 """Payload of the hint that running tasks may have been cancelled; any other payload means new rows."""
@@ -26,13 +26,16 @@ class Listener:
 
     async def turn(self) -> float:
         """Listen until the connection is lost, which raises DatabaseError; the duty then comes back."""
-        async with self._store.listen() as hints:
-            # Hints of the time without a connection are gone: look once.
-            self._on_queued(NOBODY)
-            self._on_cancelled()
-            async for hint in hints:
-                if hint.payload == CANCEL:
-                    self._on_cancelled()
-                else:
-                    self._on_queued(hint.sender)
+        await self._store.listen(on_ready=self._look, on_hint=self._hear)
         return 0.0
+
+    def _look(self) -> None:
+        """Hints of the time without a connection are gone: look once."""
+        self._on_queued(NOBODY)
+        self._on_cancelled()
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.payload == CANCEL:
+            self._on_cancelled()
+        else:
+            self._on_queued(hint.sender)

@@ -74,7 +74,7 @@ class Supervisor:
         self._stop_asked = asyncio.Event()
         self._force_asked = asyncio.Event()
         self._ended = asyncio.Event()
-        self._feeder = Feeder(pool, self._backlog, self._durations, self._may_feed)
+        self._feeder = Feeder(pool, self._backlog, self._durations, may=self._may_feed, fed=self._fed)
         self._identity: Identity | None = None
         self._exchange: Exchange | None = None
 
@@ -129,7 +129,7 @@ class Supervisor:
             slots=lambda: settings.processes,
             free=self._pool.free,
             occupied=self._feeder.occupied,
-            fed=self._feeder.feed,
+            feed=self._feeder.feed,
             task_types=sorted(task_types),
             queues=list(settings.queues) or None,
             poll_interval=settings.poll_interval,
@@ -326,6 +326,10 @@ class Supervisor:
 
     def _may_feed(self) -> bool:
         return self.state is SupervisorState.RUNNING and self._trust.trusted(lease_clock())
+
+    def _fed(self) -> None:
+        if self._exchange is not None:
+            self._exchange.fed()
 
     def _gauges(self) -> dict[str, float]:
         return {"held": len(self._holdings), "backlog": len(self._backlog), "active": len(self._pool.running())}

@@ -1,15 +1,18 @@
 """What the tests of the store share: a supervisor's view of a database, and one from behind its back."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.rows import namedtuple_row
 
 from pgsched.model import Claim, Failure, Identity, OutcomeKind, Verdict, VerdictKind, Want
 from pgsched.store.exchanging import Exchanged
-from pgsched.store.store import Store
+from pgsched.store.store import Hint, Store
+
+T = TypeVar("T")
 
 IDENTITY = Identity(
     host="here", boot_id="boot", pid_namespace=4026531836, pid=4242, started_ticks=777, processes=2, task_types=("a",)
@@ -45,6 +48,38 @@ async def supervisor(dsn: str, *, lease: float = 60.0, **options: Any) -> AsyncI
         yield Supervisor(store, await store.register(IDENTITY, lease))
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def listening(store: Store) -> AsyncIterator[AsyncIterator[Hint]]:
+    """The hints that a store hands on, from when it listens.
+
+    :raises DatabaseError: what ended the listening, for whoever waits for a hint.
+    """
+    heard: asyncio.Queue[Hint] = asyncio.Queue()
+    ready = asyncio.Event()
+    ears = asyncio.ensure_future(store.listen(on_ready=ready.set, on_hint=heard.put_nowait))
+
+    async def hints() -> AsyncIterator[Hint]:
+        while True:
+            yield await first(heard.get())
+
+    async def first(call: Coroutine[Any, Any, T]) -> T:
+        waiting = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({waiting, ears}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                await ears
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    try:
+        await first(ready.wait())
+        yield hints()
+    finally:
+        ears.cancel()
+        await asyncio.gather(ears, return_exceptions=True)
 
 
 class Table:

@@ -7,10 +7,10 @@ import psycopg
 import pytest
 
 from pgsched.errors import DatabaseError
-from pgsched.store import listening
+from pgsched.store import listening as ears
 from pgsched.store.store import Hint
 from tests.proxy import Proxy
-from tests.store.desk import Table, completed, released, supervisor
+from tests.store.desk import Table, completed, listening, released, supervisor
 from tests.support import Server, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
@@ -33,7 +33,7 @@ async def nothing_but(hints: AsyncIterator[Hint], table: Table) -> None:
 
 
 async def test_an_insert_wakes_one_who_sleeps_and_nobody_else(dsn: str, table: Table) -> None:
-    async with supervisor(dsn) as me, me.store.listen() as hints:
+    async with supervisor(dsn) as me, listening(me.store) as hints:
         table.insert()
         await nothing_but(hints, table)
         await me.store.set_listening(me.id, True)
@@ -46,7 +46,7 @@ async def test_an_insert_wakes_one_who_sleeps_and_nobody_else(dsn: str, table: T
 
 
 async def test_nobody_is_woken_for_the_dead(dsn: str, table: Table) -> None:
-    async with supervisor(dsn) as me, me.store.listen() as hints:
+    async with supervisor(dsn) as me, listening(me.store) as hints:
         await me.store.set_listening(me.id, True)
         table.expire(me.id)
         table.insert()
@@ -54,7 +54,7 @@ async def test_nobody_is_woken_for_the_dead(dsn: str, table: Table) -> None:
 
 
 async def test_a_settle_wakes_nobody(dsn: str, table: Table) -> None:
-    async with supervisor(dsn) as me, me.store.listen() as hints:
+    async with supervisor(dsn) as me, listening(me.store) as hints:
         table.insert(2)
         await me.store.set_listening(me.id, True)
         first, second = await me.claim()
@@ -81,7 +81,7 @@ async def test_what_is_said_about_wake_ups_spares_the_disk_and_nothing_else_does
 
 
 async def test_a_hint_says_whose_it_is(dsn: str, table: Table) -> None:
-    async with supervisor(dsn) as me, me.store.listen() as hints:
+    async with supervisor(dsn) as me, listening(me.store) as hints:
         await me.store.set_listening(me.id, True)
         table.insert()
         async with asyncio.timeout(10):
@@ -89,7 +89,7 @@ async def test_a_hint_says_whose_it_is(dsn: str, table: Table) -> None:
 
 
 async def test_a_payload_is_handed_on(dsn: str, table: Table) -> None:
-    async with supervisor(dsn) as me, me.store.listen() as hints:
+    async with supervisor(dsn) as me, listening(me.store) as hints:
         table.sql("SELECT pg_notify('pgsched', 'cancel')")
         assert await hint(hints) == "cancel"
 
@@ -98,20 +98,20 @@ async def test_f40_a_lost_connection_raises(dsn: str, server: Server) -> None:
     async with supervisor(dsn) as me:
 
         async def listen() -> None:
-            async with me.store.listen() as hints:
+            async with listening(me.store) as hints:
                 server.terminate(dsn, "pgsched listen")
                 await hint(hints)
 
         with pytest.raises(DatabaseError, match="listening connection"):
             await listen()
-        async with me.store.listen():
+        async with listening(me.store):
             pass
 
 
 async def test_f40_a_silent_connection_raises(
     dsn: str, proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch, table: Table
 ) -> None:
-    monkeypatch.setattr(listening, "SILENCE", 0.2)
+    monkeypatch.setattr(ears, "SILENCE", 0.2)
 
     def asked() -> bool:
         backends = server.backends(dsn)
@@ -120,7 +120,7 @@ async def test_f40_a_silent_connection_raises(
     async with supervisor(proxy.dsn, db_timeout=0.5) as me:
 
         async def listen() -> None:
-            async with me.store.listen() as hints:
+            async with listening(me.store) as hints:
                 quiet = asyncio.create_task(hint(hints))
                 await eventually_async(asked, "the quiet connection is asked whether it lives")
                 table.sql("SELECT pg_notify('pgsched', 'x')")
@@ -137,7 +137,7 @@ async def test_a_server_that_is_away_raises_at_once(proxy: Proxy) -> None:
     async with supervisor(proxy.dsn) as me:
         proxy.refuse()
         with pytest.raises(DatabaseError, match="cannot connect"):
-            async with me.store.listen():
+            async with listening(me.store):
                 pass
 
 
@@ -145,7 +145,7 @@ async def test_one_that_is_cancelled_ends_at_once(proxy: Proxy) -> None:
     async with supervisor(proxy.dsn) as me:
 
         async def listen() -> None:
-            async with me.store.listen() as hints:
+            async with listening(me.store) as hints:
                 ready.set()
                 await anext(hints)
 

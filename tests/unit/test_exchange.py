@@ -12,8 +12,9 @@ from pgsched.rules.demand import Durations
 from pgsched.rules.lease import Trust
 from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged
+from pgsched.supervisor import exchange
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import LOOK, STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.exchange import LOOK, PREFERENCE, STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
 
 
@@ -96,6 +97,7 @@ class Bench:
         self._runner = runner
         self.now = 100.0
         self.free = free
+        self.feed: Callable[[], object] = lambda: None
         self.store = ScriptedStore()
         self.heard = Heard()
         self.holdings = Holdings()
@@ -112,7 +114,7 @@ class Bench:
             slots=lambda: 2,
             free=lambda: self.free,
             occupied=lambda: 2 - self.free,
-            fed=lambda: None,
+            feed=lambda: self.feed(),
             task_types=["a"],
             queues=None,
             poll_interval=1.0,
@@ -420,3 +422,49 @@ def test_a_retry_makes_the_survey_look_again(bench: Bench) -> None:
 
 def test_retry_defaults_are_the_documented_ones() -> None:
     assert Retry() == Retry(max=3, base=1.0, cap=600.0)
+
+
+def test_verdicts_gather_until_a_slot_starves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "GATHER", 600.0)
+    monkeypatch.setattr(exchange, "LONGEST_GATHER", 600.0)
+    bench.free = 0
+    bench.exchange.settle(verdict(1))
+
+    async def gather() -> None:
+        sleeping = asyncio.create_task(bench.exchange.sleep(0.0))
+        bench.exchange.fed()
+        await asyncio.wait({sleeping}, timeout=0.05)
+        assert not sleeping.done(), "every slot has work"
+        bench.free = 1
+        bench.exchange.fed()
+        async with asyncio.timeout(10):
+            await sleeping
+
+    bench.run(gather())
+
+
+def test_verdicts_of_longer_tasks_gather_longer_within_bounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    plain = asyncio.timeout
+
+    def timeout(seconds: float) -> asyncio.Timeout:
+        waited.append(seconds)
+        return plain(0)
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    bench.free = 0
+    for seconds in (0.0, 0.01, 5.0):
+        bench.exchange.forget()
+        bench.exchange.settle(verdict(1)._replace(seconds=seconds))
+        bench.run(bench.exchange.sleep(1.0))
+    assert waited == [exchange.GATHER, 0.01, exchange.LONGEST_GATHER]
+
+
+def test_no_scan_gets_in_the_way_right_after_a_claim(bench: Bench) -> None:
+    bench.feed = bench.backlog.take_all
+    bench.store.ready = [claim(1)]
+    assert bench.turn() == pytest.approx(PREFERENCE)
+    bench.now += PREFERENCE
+    bench.store.calls.clear()
+    bench.turn()
+    assert bench.store.calls == [("discover",)], "there may be more, in other groups"
