@@ -114,7 +114,7 @@ class Bench:
             slots=lambda: 2,
             free=lambda: self.free,
             occupied=lambda: 2 - self.free,
-            feed=lambda: self.feed(),
+            feed=self._fed,
             task_types=["a"],
             queues=None,
             poll_interval=1.0,
@@ -122,6 +122,9 @@ class Bench:
             clock=lambda: self.now,
         )
         self.exchange.begin(7)
+
+    def _fed(self) -> None:
+        self.feed()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """All in one loop, because what waits remembers its own."""
