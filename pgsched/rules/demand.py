@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     batch: int = 1000
     """Tasks that one claim takes at most: more saves nothing and holds its locks longer."""
     waiting: int = 3000
-    """Tasks that wait in the backlog at most."""
+    """Tasks that wait in the backlog at most; see ``rules/pace`` for what bounds it before."""
     groups: int = 64
     """Groups that one claim looks into at most."""
 

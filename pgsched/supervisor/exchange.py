@@ -9,31 +9,24 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from contextlib import suppress
 
 from pgsched.errors import DatabaseError
 from pgsched.model import Group, Verdict, VerdictKind, Want
-from pgsched.rules.demand import Durations, plan
+from pgsched.rules.demand import LIMITS, Durations, plan
 from pgsched.rules.lease import Trust
-from pgsched.rules.wakeups import Wakeups
+from pgsched.rules.pace import Pace
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.observer import Observer
+from pgsched.supervisor.resting import Rest
 from pgsched.supervisor.survey import Survey
 
 BATCH = 1000
 """Verdicts that one settle takes at most."""
-GATHER, LONGEST_GATHER = 0.004, 0.02
-"""Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty. Of
-tasks that take longer they may wait as long as one of those took, within bounds."""
-PREFERENCE = 0.002
-"""Seconds after a claim in which no scan gets in the way of the next hint, nor of the task that has just begun."""
 STRAYS_FOR = 60.0
 """Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
-LOOK = 0.005
-"""Seconds between two looks of a supervisor that is not woken although a slot starves."""
 
 
 class LeaseLostError(Exception):
@@ -75,15 +68,14 @@ class Exchange:
         self._task_types = task_types
         self._queues = queues
         self._poll_interval = poll_interval
-        self._listens = listens
-        self._wakeups = Wakeups()
-        self._looked_at = self._claimed_at = -math.inf
         self.clock = clock
+        self._pace = Pace()
         self._survey = Survey()
+        self.rest = Rest(
+            self._survey, starving=self._starving, poll_interval=poll_interval, listens=listens, clock=clock
+        )
         self._pending: list[Verdict] = []
         self._unsure: list[Verdict] = []
-        self._wake = asyncio.Event()
-        self._starved = asyncio.Event()
         self.supervisor_id = 0
         self.claiming = True
         self._halted = False
@@ -97,24 +89,7 @@ class Exchange:
     def settle(self, verdict: Verdict) -> None:
         """Queue a verdict for the next turn."""
         self._pending.append(verdict)
-        self._wake.set()
-
-    def wake(self) -> None:
-        """A slot or a row may be waiting: take the next turn now."""
-        self._wake.set()
-
-    def fed(self) -> None:
-        """What waited has gone into slots, as far as there was room and there were claims."""
-        if self._starving():
-            self._starved.set()
-
-    def notified(self, sender: int) -> None:
-        """Somebody queued rows. Meant for another supervisor, it says nothing that our own looks do not."""
-        if self._wakeups.asked:
-            now = self.clock()
-            self._wakeups.hinted(sender, now)
-            self._survey.woken(now)
-            self._wake.set()
+        self.rest.wake()
 
     def unsettled(self) -> int:
         """Verdicts that are not yet known to be written."""
@@ -130,7 +105,7 @@ class Exchange:
         if began >= self._unsure_until:
             self.strays_suspected = False
 
-    async def rest(self) -> None:
+    async def cease(self) -> None:
         """Claim nothing more, and wait until what a claim under way brings is in the books."""
         self.claiming = False
         async with self.quiet:
@@ -139,12 +114,12 @@ class Exchange:
     async def halt(self) -> None:
         """Begin no turn any more that somebody could cut off, and wait until the one under way has ended."""
         self._halted = True
-        await self.rest()
+        await self.cease()
 
     def begin(self, supervisor_id: int) -> None:
         """Start over under a new lease."""
         self.supervisor_id = supervisor_id
-        self._wakeups = Wakeups()
+        self.rest.begin()
         self.strays_suspected = False
 
     async def settle_rest(self, attempts: int) -> None:
@@ -186,7 +161,7 @@ class Exchange:
         :raises LeaseLostError: nothing may be written any more under this lease.
         :raises DatabaseError: nothing is known to be written; the verdicts are kept.
         """
-        self._wake.clear()
+        self.rest.woken()
         async with self.quiet:
             if self._halted:
                 return self._poll_interval
@@ -195,10 +170,12 @@ class Exchange:
                 self._feed()
                 await self._mind_listening()
             except DatabaseError:
-                self._wakeups.lost()
+                self.rest.lost()
                 raise
         self.last_turn = self.clock()
-        return self._pause()
+        if self._unsure or self._pending:
+            return 0.0
+        return self.rest.pause() if self.claiming else self._poll_interval
 
     async def _settle_and_claim(self) -> None:
         self._trust_or_lose()
@@ -213,6 +190,7 @@ class Exchange:
             free=self._free(),
             occupied=self._occupied(),
             waiting=self._backlog.claims(),
+            limits=LIMITS._replace(waiting=self._pace.backlog(LIMITS.waiting)),
         )
         wants = self._survey.floored(decided.wants)
         verdicts = self._unsure or self._take()
@@ -220,75 +198,21 @@ class Exchange:
             await self._exchange(verdicts, wants, decided.total)
 
     async def sleep(self, pause: float) -> None:
-        """Wait until the next turn is worth its commit."""
-        if not self._wake.is_set():
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                self._look()
-                return
-        if not self._starving():
-            await self._gather()
-        now = self.clock()
-        if self._starving() and self._wakeups.streaming(now) and self._survey.next_due(now) > 0:
-            # What ends and what is found go into one round trip.
-            await asyncio.sleep(self._looked_at + LOOK - now)
-            self._look()
-
-    async def _gather(self) -> None:
-        seconds = self._pending[0].seconds if self._pending else 0.0
-        self._starved.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(max(seconds, GATHER), LONGEST_GATHER)):
-                await self._starved.wait()
-
-    def _look(self) -> None:
-        """Look for rows that nobody told of."""
-        self._looked_at = now = self.clock()
-        if self._survey.next_due(now) <= 0:
-            return
-        if self._wakeups.streaming(now):
-            self._survey.woken(now)
-        else:
-            self._survey.doubt()
+        """Wait until the next turn is worth its commit, for so many seconds at most."""
+        await self.rest.sleep(pause, self._pending[0].seconds if self._pending else 0.0)
 
     def _starving(self) -> bool:
-        starving = self._free() > 0 and not len(self._backlog)
-        if starving:
-            self._wakeups.starving(self.clock())
-        return starving
-
-    def _pause(self) -> float:
-        if self._unsure or self._pending:
-            return 0.0
-        if not self._starving() or not self.claiming:
-            return self._poll_interval
-        now = self.clock()
-        wait = min(self._survey.next_due(now), self._poll_interval)
-        if self._survey.incomplete:
-            wait = min(wait, max(self._survey.scan_in(now), self._claimed_at + PREFERENCE - now))
-        if self._wakeups.streaming(now):
-            wait = min(wait, LOOK)
-        elif self._listens and not self._wakeups.asked:
-            wait = min(wait, max(self._survey.rescan_in(now), LOOK))
-        return max(wait, 0.0)
+        return self._free() > 0 and not len(self._backlog)
 
     def _trust_or_lose(self) -> None:
         if not self._trust.trusted(self.clock()):
             raise LeaseLostError
 
     async def _mind_listening(self) -> None:
-        """Ask for wake-ups only when about to sleep: each one costs the producers' commits."""
-        if not self._listens or not self.claiming:
-            return
-        wanted = self._wakeups.wanted(self.clock(), starving=self._starving())
-        if wanted is self._wakeups.asked:
-            return
-        await self._store.set_listening(self.supervisor_id, wanted)
-        self._wakeups.told(wanted, self.clock())
-        # A row that was committed before the flag was seen brought no hint.
-        self._survey.doubt()
+        wanted = self.rest.wanted() if self.claiming else None
+        if wanted is not None:
+            await self._store.set_listening(self.supervisor_id, wanted)
+            self.rest.told(wanted)
 
     def _take(self) -> list[Verdict]:
         taken, self._pending = self._pending[:BATCH], self._pending[BATCH:]
@@ -296,8 +220,10 @@ class Exchange:
 
     async def _due_groups(self) -> list[Group]:
         now = self.clock()
-        preferred = now - self._claimed_at < PREFERENCE and self._survey.due(now)
-        if self._survey.wants_scan(now) and not preferred and (self._starving() or self._survey.due(now)):
+        due = self._survey.due(now)
+        if not (due or self.rest.starving()) or (due and self.rest.preferring()):
+            return due
+        if self._survey.wants_scan(now):
             found = await self._store.discover(self._task_types, self._queues)
             then = self.clock()
             self._survey.found(found, then, then - now)
@@ -327,8 +253,7 @@ class Exchange:
             self._holdings.add(answer.claims)
             self._backlog.push(answer.claims)
             if answer.claims:
-                self._claimed_at = self.clock()
-                self._wakeups.found(self._claimed_at)
+                self.rest.found()
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
 
     def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:
@@ -336,6 +261,7 @@ class Exchange:
         accepted = verdicts if all(settled) else [v for v, ok in zip(verdicts, settled, strict=True) if ok]
         self._observer.settled(accepted, fenced=len(verdicts) - len(accepted), seconds=seconds)
         now = self.clock()
+        self._pace.ended(len(verdicts), now, busy=self._free() == 0)
         for verdict in accepted:
             if verdict.kind is VerdictKind.RETRY:
                 self._survey.requeued(verdict.claim, now + verdict.delay)

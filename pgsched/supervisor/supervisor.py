@@ -205,7 +205,7 @@ class Supervisor:
                 watcher.hint()
                 watch.wake()
 
-            listener = Listener(store, on_queued=exchange.notified, on_cancelled=on_cancelled)
+            listener = Listener(store, on_queued=exchange.rest.notified, on_cancelled=on_cancelled)
             duties.append(Duty("listen", listener.turn, observer))
         if settings.prune_older_than is not None:
             duties.append(Duty("prune", Pruner(store, observer, older_than=settings.prune_older_than).turn, observer))
@@ -250,7 +250,7 @@ class Supervisor:
         await self._stop_asked.wait()
         assert self._exchange is not None
         self._become(SupervisorState.DRAINING)
-        await race(self._exchange.rest(), self._overdue())
+        await race(self._exchange.cease(), self._overdue())
         self._give_back_waiting()
         await race(self._until_idle(), self._force_asked.wait(), asyncio.sleep(self.settings.drain_timeout))
         if self._pool.running() and not self._force_asked.is_set():
@@ -311,7 +311,7 @@ class Supervisor:
         """What the pool tells when a worker is ready: there is room for a claim."""
         self._feeder.soon()
         if self._exchange is not None:
-            self._exchange.wake()
+            self._exchange.rest.wake()
 
     def _conclude(self, claim: Claim, outcome: Outcome) -> None:
         if outcome.kind in (OutcomeKind.RETURNED, OutcomeKind.RAISED):
@@ -329,7 +329,7 @@ class Supervisor:
 
     def _fed(self) -> None:
         if self._exchange is not None:
-            self._exchange.fed()
+            self._exchange.rest.fed()
 
     def _gauges(self) -> dict[str, float]:
         return {"held": len(self._holdings), "backlog": len(self._backlog), "active": len(self._pool.running())}

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from pgsched.model import Claim, Group, Want
 
-FULL_SCAN = 1.0
+FULL_SCAN, LONGEST_WAIT = 1.0, 5.0
 """Seconds after which a full scan comes round in any case: rows can appear below a floor (late commits,
-back-dated tasks), and without it they would be lost from sight."""
-THRIFT = 20
-"""A full scan is not repeated more often than this many times its own duration, in the long run."""
+back-dated tasks), and without it they would be lost from sight. Where a scan is slow, because an old snapshot keeps
+dead entries, up to the second of them."""
+THRIFT, FULL_THRIFT = 20, 50
+"""A scan is not repeated more often than this many times its own duration, in the long run: one that there is a reason
+for, and one that there is none for but the time."""
 BURST = 4
 """Scans that may follow one another at once after a time without any."""
 REMEMBERED = 64
@@ -40,6 +42,7 @@ class Survey:
         self._scanned_at = -math.inf
         self._thrifty_at = -math.inf
         self._space = 0.0
+        self._interval = FULL_SCAN
         self._tried = False
         self._incomplete = True
         self._hinted = False
@@ -53,7 +56,8 @@ class Survey:
         for key in [key for key, known in self._known.items() if known.due_at == math.inf][:-REMEMBERED]:
             del self._known[key]
         self._scanned_at = now
-        self._space = min(THRIFT * seconds, FULL_SCAN)
+        self._space = min(THRIFT * seconds, LONGEST_WAIT)
+        self._interval = min(max(FULL_THRIFT * seconds, FULL_SCAN), LONGEST_WAIT)
         self._thrifty_at = max(self._thrifty_at, now - (BURST - 1) * self._space) + self._space
         self._tried = self._incomplete = False
 
@@ -72,7 +76,7 @@ class Survey:
 
     def scan_in(self, now: float) -> float:
         """Seconds until the next full scan is due."""
-        full = self._scanned_at + FULL_SCAN - now
+        full = self._scanned_at + self._interval - now
         return min(full, self._thrifty_at - now) if self._incomplete else full
 
     def rescan_in(self, now: float) -> float:

@@ -12,10 +12,11 @@ from pgsched.rules.demand import Durations
 from pgsched.rules.lease import Trust
 from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged
-from pgsched.supervisor import exchange
+from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import LOOK, PREFERENCE, STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.exchange import STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
+from pgsched.supervisor.resting import LOOK, PREFERENCE
 
 
 def claim(task_id: int, fence: int = 1) -> Claim:
@@ -153,7 +154,7 @@ class Bench:
     def crowd(self) -> None:
         """Hints come thick, from many."""
         for sender in range(CROWD_HINTS):
-            self.exchange.notified(sender)
+            self.exchange.rest.notified(sender)
         self.turn()
         assert self.store.listening is False
 
@@ -348,7 +349,7 @@ def test_hints_that_are_meant_for_others_change_nothing(sleeper: Bench) -> None:
     sleeper.crowd()
     sleeper.turn()
     sleeper.store.calls.clear()
-    sleeper.exchange.notified(1)
+    sleeper.exchange.rest.notified(1)
     sleeper.turn()
     assert sleeper.exchanges() == [], "the next look will tell"
 
@@ -428,18 +429,18 @@ def test_retry_defaults_are_the_documented_ones() -> None:
 
 
 def test_verdicts_gather_until_a_slot_starves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "GATHER", 600.0)
-    monkeypatch.setattr(exchange, "LONGEST_GATHER", 600.0)
+    monkeypatch.setattr(resting, "GATHER", 600.0)
+    monkeypatch.setattr(resting, "LONGEST_GATHER", 600.0)
     bench.free = 0
     bench.exchange.settle(verdict(1))
 
     async def gather() -> None:
         sleeping = asyncio.create_task(bench.exchange.sleep(0.0))
-        bench.exchange.fed()
+        bench.exchange.rest.fed()
         await asyncio.wait({sleeping}, timeout=0.05)
         assert not sleeping.done(), "every slot has work"
         bench.free = 1
-        bench.exchange.fed()
+        bench.exchange.rest.fed()
         async with asyncio.timeout(10):
             await sleeping
 
@@ -460,7 +461,7 @@ def test_verdicts_of_longer_tasks_gather_longer_within_bounds(bench: Bench, monk
         bench.exchange.forget()
         bench.exchange.settle(verdict(1)._replace(seconds=seconds))
         bench.run(bench.exchange.sleep(1.0))
-    assert waited == [exchange.GATHER, 0.01, exchange.LONGEST_GATHER]
+    assert waited == [resting.GATHER, 0.01, resting.LONGEST_GATHER]
 
 
 def test_no_scan_gets_in_the_way_right_after_a_claim(bench: Bench) -> None:

@@ -2,8 +2,10 @@
 
 import math
 
+import pytest
+
 from pgsched.model import Claim, Group, Want
-from pgsched.supervisor.survey import BURST, FULL_SCAN, THRIFT, Survey
+from pgsched.supervisor.survey import BURST, FULL_SCAN, FULL_THRIFT, LONGEST_WAIT, THRIFT, Survey
 
 
 def group(name: str = "a", due_in: float = -1.0, priority: int = 0, head: int = 1) -> Group:
@@ -140,11 +142,25 @@ def test_what_goes_back_into_a_group_that_is_not_known_wants_a_scan() -> None:
     assert survey.incomplete
 
 
-def test_a_slow_scan_is_not_put_off_beyond_the_full_scans_interval() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "doubted", "again"),
+    [
+        (0.04, True, THRIFT * 0.04),
+        (0.04, False, FULL_THRIFT * 0.04),
+        (10.0, True, LONGEST_WAIT),
+        (10.0, False, LONGEST_WAIT),
+    ],
+)
+def test_a_slow_scan_takes_a_small_share_of_the_time_and_comes_round_all_the_same(
+    seconds: float, doubted: bool, again: float
+) -> None:
     survey = Survey()
-    survey.found([], now=0.0, seconds=10.0)
-    survey.doubt()
-    assert survey.wants_scan(FULL_SCAN)
+    for _ in range(BURST + 1):
+        survey.found([], now=0.0, seconds=seconds)
+    if doubted:
+        survey.doubt()
+    assert not survey.wants_scan(again - 0.01)
+    assert survey.wants_scan(BURST * again if doubted else again)
 
 
 def test_what_is_remembered_is_bounded() -> None:
