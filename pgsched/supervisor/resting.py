@@ -1,8 +1,8 @@
 """Between two turns of the exchange: how long to wait, and what ends the wait.
 
 A turn costs a commit, so what ends is given time to gather; a slot without work ends that at once. A supervisor that
-has nothing to do sleeps until a hint, the next due row or the poll interval; while rows come thick it declines hints and
-looks by itself. Runs in the supervisor's loop. It asks the database nothing.
+has nothing to do sleeps until a hint, the next due row or the poll interval; while rows come thick it declines hints
+and looks by itself. Runs in the supervisor's loop. It asks the database nothing.
 """
 
 import asyncio
