@@ -17,7 +17,7 @@ SPAN: Final = 0.25
 
 
 class Pace:
-    """A moving average over the time in which every slot was busy."""
+    """A moving average over the time in which there was more to do than was held."""
 
     def __init__(self) -> None:
         self._tasks = self._seconds = 0.0
@@ -26,7 +26,7 @@ class Pace:
     def ended(self, tasks: int, now: float, *, busy: bool) -> None:
         """Take in how many tasks have ended since the last call.
 
-        :param busy: whether there was work for every slot; a time without says nothing about how fast work would go.
+        :param busy: whether there was more to do all the time; a time without does not tell how fast work would go.
         """
         elapsed = now - self._looked_at
         self._looked_at = now

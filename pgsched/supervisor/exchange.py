@@ -70,6 +70,7 @@ class Exchange:
         self._poll_interval = poll_interval
         self.clock = clock
         self._pace = Pace()
+        self._plenty = False
         self._survey = Survey()
         self.rest = Rest(
             self._survey, starving=self._starving, poll_interval=poll_interval, listens=listens, clock=clock
@@ -248,6 +249,7 @@ class Exchange:
             self._close(verdicts, answer.settled, seconds)
         # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
         self._trust_or_lose()
+        self._plenty = len(answer.claims) >= total if wants else len(self._backlog) > 0
         if wants:
             self._survey.claimed(wants, answer.claims, total)
             self._holdings.add(answer.claims)
@@ -261,7 +263,7 @@ class Exchange:
         accepted = verdicts if all(settled) else [v for v, ok in zip(verdicts, settled, strict=True) if ok]
         self._observer.settled(accepted, fenced=len(verdicts) - len(accepted), seconds=seconds)
         now = self.clock()
-        self._pace.ended(len(verdicts), now, busy=self._free() == 0)
+        self._pace.ended(len(verdicts), now, busy=self._plenty)
         for verdict in accepted:
             if verdict.kind is VerdictKind.RETRY:
                 self._survey.requeued(verdict.claim, now + verdict.delay)
