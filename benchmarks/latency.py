@@ -6,10 +6,11 @@ statements are left out: a few tasks run before the first sample.
 
 A pickup is counted from the moment at which the committing call returned to its caller. On few processors the worker
 may win that race, so the same is also given from the moment before the INSERT was sent, which holds its execution and
-the wait for the disk as well.
+the wait for the disk as well. ``bare_`` is the least that a pickup can cost here, see :mod:`benchmarks.bare`.
 """
 
 import random
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from benchmarks import bare
 from benchmarks.figures import percentile
 from benchmarks.scenario import Bench, Result
 from benchmarks.stamps import now, read
@@ -66,7 +68,19 @@ def latency(bench: Bench) -> list[Result]:
             probe.warm_up()
             # A sixth of the samples: each one costs half a poll interval, and another one of rest.
             polled = probe.pickups(max(samples // 6, 1), (0.0, POLL_INTERVAL), "polling")
-    return [*_figures("", woken), *_scheduled_figures(scheduled), *_figures("poll_only_", polled)]
+        with bare.bare(bench.dsn, connection):
+            least = probe.pickups(samples, REST, "the least", bare.NOW)
+    return [
+        *_figures("", woken),
+        *_scheduled_figures(scheduled),
+        *_figures("poll_only_", polled),
+        *_figures("bare_", least),
+        Result("pickup_vs_bare", _median(woken) / _median(least), ""),
+    ]
+
+
+def _median(pickups: list[Pickup]) -> float:
+    return statistics.median(pickup.from_commit for pickup in pickups)
 
 
 def _figures(prefix: str, pickups: list[Pickup]) -> list[Result]:
@@ -101,12 +115,12 @@ class _Probe:
         for _ in range(WARM_UP):
             self._pickup(REST)
 
-    def pickups(self, samples: int, rest: tuple[float, float], what: str) -> list[Pickup]:
+    def pickups(self, samples: int, rest: tuple[float, float], what: str, insert: str = NOW) -> list[Pickup]:
         """Queue one due task after the other."""
         pickups = []
         for sample in range(samples):
             self._progress(f"pickup {what} {sample + 1}/{samples}")
-            pickups.append(self._pickup(rest))
+            pickups.append(self._pickup(rest, insert))
         return pickups
 
     def scheduled(self, samples: int) -> list[float]:
@@ -122,10 +136,10 @@ class _Probe:
             late += [(started[number][1] - due[number]) / 1e6 for number in numbers]
         return late
 
-    def _pickup(self, rest: tuple[float, float]) -> Pickup:
+    def _pickup(self, rest: tuple[float, float], insert: str = NOW) -> Pickup:
         number = self._next()
         before = now()
-        self._connection.execute(NOW, [str(self._stamps), number])
+        self._connection.execute(insert.encode(), [str(self._stamps), number])
         committed = now()
         # Looking for the stamp at once would take the processor from what is measured.
         time.sleep(REST[0])
