@@ -168,7 +168,6 @@ class Exchange:
                 return self._poll_interval
             try:
                 await self._settle_and_claim()
-                self._feed()
                 await self._mind_listening()
             except DatabaseError:
                 self.rest.lost()
@@ -245,15 +244,20 @@ class Exchange:
             raise LeaseLostError
         self._unsure = []
         seconds = self.clock() - started
+        # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
+        trusted = self._trust.trusted(self.clock())
+        if answer.claims and trusted:
+            self._holdings.add(answer.claims)
+            self._backlog.push(answer.claims)
+            # Slots wait for it; the books below can wait for them.
+            self._feed()
         if verdicts:
             self._close(verdicts, answer.settled, seconds)
-        # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
-        self._trust_or_lose()
+        if not trusted:
+            raise LeaseLostError
         self._plenty = len(answer.claims) >= total if wants else len(self._backlog) > 0
         if wants:
             self._survey.claimed(wants, answer.claims, total)
-            self._holdings.add(answer.claims)
-            self._backlog.push(answer.claims)
             if answer.claims:
                 self.rest.found()
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
