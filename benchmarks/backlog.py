@@ -113,7 +113,7 @@ def _measure(bench: Bench, server: Server) -> list[Pair]:
 def _prepare(dsn: str) -> None:
     """Queue the rows that are claimed, and let nothing but ourselves analyse and vacuum the tables."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for table in ("scheduled_tasks_live", "scheduled_tasks_ended"):
+        for table in ("scheduled_tasks_live", "scheduled_tasks_ended_rest"):
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
         queue_noops(connection, BATCH)
 

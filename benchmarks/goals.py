@@ -43,6 +43,8 @@ GOALS = (
     Goal("horizon", "last_slice_ratio", 0.9, at_least=True),
     Goal("backlog", "worst_ratio_to_empty", 1.5),
     Goal("backlog", "backlog15_worst_ratio_to_empty", 1.5),
+    Goal("retention", "drop_s", 1.0),
+    Goal("retention", "drop_left_mb", 1.0),
     Goal("scale", "ratio_16_to_1", 0.9, at_least=True),
     Goal("enqueue", "notify_cost_ratio", 1.1),
     Goal("recovery", "worker_requeue_ms", 50),

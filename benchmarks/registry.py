@@ -32,6 +32,9 @@ SCENARIOS = {
     "mixed": Entry("benchmarks.mixed:mixed", "long and short tasks of one type: who waits behind whom"),
     "horizon": Entry("benchmarks.horizon:horizon", "a drain beside an old snapshot, against one without"),
     "backlog": Entry("benchmarks.backlog:backlog", "a claim beside millions of rows that it does not take", repeat=1),
+    "retention": Entry(
+        "benchmarks.retention:retention", "ten million ended tasks go, as a range and in batches", repeat=1
+    ),
     "scale": Entry("benchmarks.scale:scale", "1 to 16 supervisors on one table"),
     "enqueue": Entry("benchmarks.enqueue:enqueue", "queueing tasks, one at a time, many, and by 16 clients at once"),
     "recovery": Entry("benchmarks.recovery:recovery", "SIGKILL of workers and supervisors", repeat=1),

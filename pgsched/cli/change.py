@@ -77,11 +77,14 @@ def prune(older_than: float, as_json: bool, database: Database) -> None:
     from pgsched.store import admin
 
     with database.connect("prune") as connection:
+        dropped = admin.drop_ranges(connection, older_than)
         count = admin.prune(connection, older_than)
     if as_json:
-        print_json({"count": count})
-    else:
-        click.echo(f"{counted(count, 'task')} deleted")
+        print_json({"count": count, "dropped_about": dropped})
+        return
+    if dropped:
+        click.echo(f"about {counted(dropped, 'task')} dropped in whole ranges")
+    click.echo(f"{counted(count, 'task')} deleted")
 
 
 def _chosen(ids: tuple[int, ...], chosen: "Filter", everything: bool) -> "Filter":

@@ -16,7 +16,7 @@ from pgsched.store.refusals import again, refusals
 from pgsched.store.statements import rows, run
 from pgsched.store.views import Filter, list_tasks, parameters, show, status
 
-__all__ = ["Changed", "Filter", "cancel", "list_tasks", "prune", "retry", "show", "status"]
+__all__ = ["Changed", "Filter", "cancel", "drop_ranges", "list_tasks", "prune", "retry", "show", "status"]
 
 BATCH: Final = 1000
 _LIVE: Final = (Status.QUEUED, Status.PROCESSING)
@@ -82,6 +82,27 @@ def prune(
             if progress is not None:
                 progress(pruned)
     return pruned
+
+
+def drop_ranges(conn: psycopg.Connection[Any], older_than: float) -> int:
+    """Drop the ranges of ended tasks that are all older, with their failures; one that is in use is left to `prune`.
+
+    :return: about how many tasks went with them.
+    :raises DatabaseError: the server refused.
+    """
+    tasks = 0
+    after = 0
+
+    def delete_failures() -> tuple[Any, ...]:
+        return rows(conn, "prune_failures", older_than, BATCH, after)[0]
+
+    with refusals("cannot prune tasks"):
+        while found := rows(conn, "drop_range", older_than):
+            tasks += found[0][1]
+            looked_at, after = BATCH, 0
+            while looked_at == BATCH:
+                looked_at, after = again(delete_failures)
+    return tasks
 
 
 def _change(

@@ -156,6 +156,25 @@ class Store:
         """How much there is in each queue, counted now or a few seconds ago, by whatever supervisor."""
         return [Depth(*row) for row in await self._ask(self._upkeep, "depth")]
 
+    async def make_range(self, width: float, ahead: float) -> str | None:
+        """Make the next of the ranges, so many seconds wide, that ended tasks will stand in; return its name.
+
+        :param ahead: seconds that are to be covered from now on.
+        :return: None: there are enough, or another supervisor is at it, or tables are locked; to be asked again later.
+        """
+        rows = await self._ask(self._upkeep, "make_range", width, ahead)
+        return None if rows[0][0] is None else str(rows[0][0])
+
+    async def drop_range(self, older_than: float) -> tuple[str, int] | None:
+        """Drop the oldest range of ended tasks that are all older; return its name and about how many there were."""
+        rows = await self._ask(self._upkeep, "drop_range", older_than)
+        return (str(rows[0][0]), int(rows[0][1])) if rows else None
+
+    async def prune_failures(self, older_than: float, limit: int, after: int) -> int | None:
+        """Delete failures that are older and whose task is gone, of a batch; return where the next begins, if any."""
+        [[looked_at, last]] = await self._ask(self._upkeep, "prune_failures", older_than, limit, after)
+        return int(last) if looked_at == limit else None
+
     async def prune(self, older_than: float, limit: int) -> int:
         """Delete up to so many tasks that ended longer ago than so many seconds; return how many."""
         rows = await self._ask(self._upkeep, "prune", older_than, limit, None)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from pgsched.rules.lease import Trust
+from pgsched.rules.retention import AHEAD, range_width
 from pgsched.store.store import Store
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.observer import Observer
@@ -56,18 +57,38 @@ class Sampler:
 
 
 class Pruner:
-    """Deletes ended tasks that are older than the limit, a batch a statement."""
+    """Deletes ended tasks that are older than the limit: a range at once where they stand in one, else a batch a
+    statement.
+
+    A range is as wide as some tasks are kept too long, so those that stand in none are kept as long. What cannot be
+    made or dropped now is tried again by the next turn, of whatever supervisor.
+    """
 
     def __init__(self, store: Store, observer: Observer, *, older_than: float) -> None:
         self._store = store
         self._observer = observer
         self._older_than = older_than
+        self._width = range_width(older_than)
 
     async def turn(self) -> float:
-        """Prune everything that is old enough; return the interval."""
+        """Make what ranges will be needed, and prune everything that is old enough; return the interval."""
+        width = self._width
+        while width is not None and (name := await self._store.make_range(width, AHEAD * width)):
+            self._observer.event("range_made", logging.INFO, range=name)
+        await self._drop_ranges()
         pruned = 0
-        while batch := await self._store.prune(self._older_than, PRUNE_BATCH):
+        while batch := await self._store.prune(self._older_than + (width or 0.0), PRUNE_BATCH):
             pruned += batch
         if pruned:
             self._observer.event("pruned", logging.INFO, tasks=pruned)
         return PRUNE_INTERVAL
+
+    async def _drop_ranges(self) -> None:
+        dropped = False
+        while found := await self._store.drop_range(self._older_than):
+            name, tasks = found
+            self._observer.event("range_dropped", logging.INFO, range=name, tasks=tasks)
+            dropped = True
+        after: int | None = 0 if dropped else None
+        while after is not None:
+            after = await self._store.prune_failures(self._older_than, PRUNE_BATCH, after)

@@ -26,9 +26,15 @@ def tasks(server: Server, dsn: str) -> Tasks:
 
 def supervisor(tasks: Tasks, **columns: object) -> int:
     given = {
-        "host": "h", "boot_id": "b", "pid_namespace": 1, "pid": 2**33, "started_ticks": 1, "processes": 4,
-        "lease_until": "2100-01-01Z", **columns,
-    }  # fmt: skip
+        "host": "h",
+        "boot_id": "b",
+        "pid_namespace": 1,
+        "pid": 2**33,
+        "started_ticks": 1,
+        "processes": 4,
+        "lease_until": "2100-01-01Z",
+        **columns,
+    }
     marks = ", ".join(["%s"] * len(given))
     made = f"INSERT INTO pgsched_supervisors ({', '.join(given)}) VALUES ({marks}) RETURNING id"
     found: int = tasks.sql(made, *given.values())[0][0]
@@ -135,12 +141,21 @@ class TestStatus:
         assert admin.status(connect()).ended_about == 50
 
     def test_no_statement_scans_the_ended_tasks(self, tasks: Tasks, connect: Connect) -> None:
-        tasks.make("completed", 20_000)
-        tasks.make("failed", 10)
+        tasks.make("completed", 20_000, finished_at="2020-01-01Z")
+        tasks.make("failed", 10, finished_at="2020-01-01Z")
+        tasks.sql("SELECT pgsched_make_range('1 day', '1 day')")
+        tasks.make("completed", 20_000, finished_at="now")
         tasks.sql("ANALYZE scheduled_tasks")
         everything = (None, None, None, None, 100)
         failed = (None, ["failed"], None, None, 100)
-        for name, arguments in (("status_ended", (1000,)), ("list_tasks", everything), ("list_tasks", failed)):
+        for name, arguments in (
+            ("status_ended", (1000,)),
+            ("list_tasks", everything),
+            ("list_tasks", failed),
+            ("show_task", (1,)),
+            ("list_results", ([1, 2],)),
+            ("statuses", ([1, 2],)),
+        ):
             with psycopg.RawCursor(connect()) as cursor:
                 cursor.execute(b"EXPLAIN " + load(name), arguments)
                 assert not [line for (line,) in cursor if "Seq Scan on scheduled_tasks_ended" in line]
@@ -171,9 +186,13 @@ class TestList:
     )
     def test_filter(self, tasks: Tasks, connect: Connect, chosen: dict[str, Any], wanted: str) -> None:
         rows = [
-            ("queued", "x", "p"), ("queued", "y", "q"), ("processing", "x", "q"),
-            ("failed", "y", "p"), ("failed", "x", "p"), ("completed", "y", "p"),
-        ]  # fmt: skip
+            ("queued", "x", "p"),
+            ("queued", "y", "q"),
+            ("processing", "x", "q"),
+            ("failed", "y", "p"),
+            ("failed", "x", "p"),
+            ("completed", "y", "p"),
+        ]
         names = {
             tasks.make(status, task_type=task_type, queue=queue)[0]: name
             for name, (status, task_type, queue) in zip("abcdef", rows, strict=True)
@@ -235,15 +254,26 @@ class TestShow:
 
     def test_everything(self, tasks: Tasks, connect: Connect) -> None:
         holder = supervisor(tasks)
-        (task_id,) = tasks.make("processing", claimed_by=holder, payload='{"n": 1}', result="[2]", unique_key="k",
-                                timeout=1.5, fence=2**40, error_log="two\nlines")  # fmt: skip
+        (task_id,) = tasks.make(
+            "processing",
+            claimed_by=holder,
+            payload='{"n": 1}',
+            result="[2]",
+            unique_key="k",
+            timeout=1.5,
+            fence=2**40,
+            error_log="two\nlines",
+        )
         for attempt in (1, 2):
             tasks.sql(
                 "INSERT INTO pgsched_failures (task_id, attempt, fence, task_type, outcome, error, traceback,"
                 " exit_code, signal, out_of_memory, cpu_seconds, peak_memory, stderr, stack, seconds, supervisor)"
                 " VALUES (%s, %s, 5, 'a', 'crashed', 'killed', 'tb', 1, 9, true, 0.5, %s, 'err', 'stack', 2.5, %s)",
-                task_id, attempt, 2**40, holder,
-            )  # fmt: skip
+                task_id,
+                attempt,
+                2**40,
+                holder,
+            )
         found = admin.show(connect(), task_id)
         assert found is not None
         task = found.task
@@ -299,8 +329,9 @@ def test_f52_every_counter_beyond_32_bits(tasks: Tasks, connect: Connect) -> Non
     tasks.sql(
         "INSERT INTO pgsched_failures (task_id, attempt, fence, task_type, outcome, error, seconds, supervisor)"
         " VALUES (%s, 1, 3000000000, 'a', 'raised', 'boom', 1, %s)",
-        first, holder,
-    )  # fmt: skip
+        first,
+        holder,
+    )
     assert (first, second, holder) == (3_000_000_001, 3_000_000_002, 3_000_000_001)
     shown = admin.show(connection, first)
     assert shown is not None

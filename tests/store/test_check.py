@@ -56,7 +56,7 @@ class TestSound:
         connection.execute(f'SET ROLE "{role}"')
         lacking = found(connection)
         assert {problem.level for problem in lacking} == {"error"}
-        assert len(lacking) == 7
+        assert len(lacking) == 9
         for problem in lacking:
             server.sql(problem.cure, dsn=dsn)
         assert found(connection) == []
@@ -87,6 +87,7 @@ class TestSchema:
     def test_one_right_of_each_kind(self, server: Server, dsn: str, connect: Connect, role: str) -> None:
         server.sql(f'GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLES} TO "{role}"', dsn=dsn)
         server.sql(f'GRANT SELECT ON pgsched_schema TO "{role}"', dsn=dsn)
+        server.sql(f'GRANT EXECUTE ON FUNCTION pgsched_make_range, pgsched_drop_range TO "{role}"', dsn=dsn)
         connection = connect()
         connection.execute(f'SET ROLE "{role}"')
         assert the_one(connection) == Problem(
@@ -115,6 +116,12 @@ class TestSchema:
                 "warning",
                 "autovacuum is off for table scheduled_tasks_live",
             ),
+            (
+                "ALTER TABLE scheduled_tasks_ended_rest SET (autovacuum_enabled = off)",
+                "warning",
+                "autovacuum is off for table scheduled_tasks_ended_rest",
+            ),
+            ("DROP INDEX scheduled_tasks_ended_id", "error", "index scheduled_tasks_ended_id is missing or invalid"),
         ],
     )
     def test_what_somebody_took_away(

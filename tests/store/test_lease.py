@@ -216,6 +216,9 @@ async def test_the_rights_that_check_asks_for_are_all_that_a_supervisor_needs(
             assert await me.store.strays(me.id, []) == 1
             assert await me.store.reap(me.id, 10) == []
             assert await me.store.prune(-1, 10) == 2
+            assert await me.store.make_range(3600, 3600)
+            assert await me.store.drop_range(-86400)
+            assert await me.store.prune_failures(-1, 10, 0) is None
             await me.store.set_listening(me.id, True)
             assert await me.store.depth() != []
             assert await me.store.renew(me.id, 60)

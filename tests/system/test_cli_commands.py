@@ -231,7 +231,7 @@ class TestPrune:
         insert(sql, "completed"), insert(sql, "failed"), insert(sql)
         sql("UPDATE scheduled_tasks SET finished_at = now() WHERE status = 'failed'")
         assert run("prune", "--older-than", "1h").out == "1 task deleted\n"
-        assert parsed(run("prune", "--older-than", "0", "--json")) == {"count": 1}
+        assert parsed(run("prune", "--older-than", "0", "--json")) == {"count": 1, "dropped_about": 0}
         assert sql("SELECT status FROM scheduled_tasks") == [("queued",)]
 
     def test_the_age_is_required(self, run: InProcess) -> None:

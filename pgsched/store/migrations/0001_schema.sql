@@ -36,15 +36,18 @@ ALTER SEQUENCE scheduled_tasks_id_seq OWNED BY scheduled_tasks.id;
 CREATE TABLE scheduled_tasks_live PARTITION OF scheduled_tasks
     FOR VALUES IN ('queued', 'processing')
     WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
-CREATE TABLE scheduled_tasks_ended PARTITION OF scheduled_tasks DEFAULT;
+-- The rest takes every row of whose time nobody has made a range; a supervisor that prunes makes them ahead, so that what
+-- is old goes with its table. The article's statements end a row without a finished_at.
+CREATE TABLE scheduled_tasks_ended PARTITION OF scheduled_tasks DEFAULT
+    PARTITION BY RANGE ((coalesce(finished_at, updated_at)));
+CREATE TABLE scheduled_tasks_ended_rest PARTITION OF scheduled_tasks_ended DEFAULT;
 
 -- The keys stand on the partitions: a key over the whole table would have to contain status.
 -- fillfactor: each claim adds an entry beside the one that it found; without room for it, it would split the page.
 ALTER TABLE scheduled_tasks_live ADD PRIMARY KEY (id) WITH (fillfactor = 45);
 -- Not unique: a settle must not fail because somebody inserted an id by hand that an ended row bears already.
 CREATE INDEX scheduled_tasks_ended_id ON scheduled_tasks_ended (id);
--- Prune: oldest first. The article's statements end a row without a finished_at. A status that is nobody's here is
--- never pruned, so it does not stand in the way either.
+-- Prune: oldest first. A status that is nobody's here is never pruned, so it does not stand in the way either.
 CREATE INDEX scheduled_tasks_ended_finished ON scheduled_tasks_ended ((coalesce(finished_at, updated_at)))
     WHERE status IN ('completed', 'failed', 'cancelled');
 -- What people look for among millions of completed rows.
@@ -116,3 +119,96 @@ END
 $$;
 CREATE TRIGGER pgsched_wake AFTER INSERT ON scheduled_tasks
     FOR EACH STATEMENT EXECUTE FUNCTION pgsched_wake();
+
+-- The ranges of scheduled_tasks_ended. Who prunes need not own the tables: hence the definer's rights, and no right for
+-- everybody. Each call makes or drops one range at most, so that its locks are short, and waits for none of them: whoever
+-- waits for a table's lock makes all others wait behind him. What could not be done is done by a later call.
+CREATE FUNCTION pgsched_ranges() RETURNS TABLE (name text, tasks bigint, upper timestamptz)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT child.relname, greatest(child.reltuples, 0)::bigint,
+           substring(bound.text FROM 'TO \(''([^'']*)''\)')::timestamptz
+    FROM pg_inherits
+    JOIN pg_class child ON child.oid = inhrelid,
+         pg_get_expr(child.relpartbound, child.oid) AS bound (text)
+    WHERE inhparent = 'scheduled_tasks_ended'::regclass AND bound.text <> 'DEFAULT'
+$$;
+
+-- Returns the name of the range that it has made, NULL when there was none to make. An attached table needs no lock that a
+-- claim or a settle would wait for, as one that is created in its place does. The rest is locked for a moment, and read.
+CREATE FUNCTION pgsched_make_range(width interval, ahead interval) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT SET lock_timeout = '100ms' SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' AS $$
+DECLARE
+    -- A Monday.
+    origin CONSTANT timestamptz := '2001-01-01';
+    first  timestamptz;
+    last   timestamptz;
+    made   text;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('pgsched ranges', 0)) THEN
+        RETURN NULL;
+    END IF;
+    SELECT greatest(max(upper), date_bin(width, now(), origin)) INTO first FROM pgsched_ranges();
+    WHILE first < now() + ahead LOOP
+        last := date_bin(width, first, origin) + width;
+        made := 'scheduled_tasks_ended_' || to_char(first, 'YYYYMMDD_HH24MI');
+        BEGIN
+            IF NOT EXISTS (
+                SELECT FROM scheduled_tasks_ended_rest
+                WHERE status IN ('completed', 'failed', 'cancelled')
+                  AND coalesce(finished_at, updated_at) >= first AND coalesce(finished_at, updated_at) < last
+            ) THEN
+                EXECUTE format('CREATE TABLE %I (LIKE scheduled_tasks_ended INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
+                EXECUTE format('ALTER TABLE scheduled_tasks_ended ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                               made, first, last);
+                RETURN made;
+            END IF;
+        EXCEPTION WHEN check_violation THEN
+            -- Its rows stand in the rest already, and go from there.
+            NULL;
+        END;
+        first := last;
+    END LOOP;
+    RETURN NULL;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN NULL;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION pgsched_make_range(interval, interval) FROM PUBLIC;
+
+-- Drops the oldest range of which every task ended longer ago than that, and returns its name and about how many tasks it
+-- held; no row when there is none, or it is in use. One that holds a status that is nobody's here is left to prune.
+CREATE FUNCTION pgsched_drop_range(older_than interval) RETURNS TABLE (dropped text, tasks bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT SET lock_timeout = '100ms' SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' AS $$
+DECLARE
+    old     record;
+    strange boolean;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('pgsched ranges', 0)) THEN
+        RETURN;
+    END IF;
+    FOR old IN SELECT * FROM pgsched_ranges() AS made WHERE made.upper <= now() - older_than ORDER BY made.upper LOOP
+        -- Asked twice, because only under the lock is the answer final, and nobody should wait for one that is no.
+        FOR turn IN 1..2 LOOP
+            EXECUTE format(
+                'SELECT EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status < %3$L)'
+                ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %3$L AND status < %4$L)'
+                ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %4$L)',
+                old.name, 'completed', 'cancelled', 'failed') INTO strange;
+            EXIT WHEN strange OR turn = 2;
+            -- First what a settle locks first.
+            LOCK TABLE ONLY scheduled_tasks_ended IN ACCESS EXCLUSIVE MODE;
+            EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', old.name);
+        END LOOP;
+        IF NOT strange THEN
+            EXECUTE format('DROP TABLE %I', old.name);
+            RETURN QUERY SELECT old.name, old.tasks;
+            RETURN;
+        END IF;
+    END LOOP;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION pgsched_drop_range(interval) FROM PUBLIC;

@@ -1,6 +1,6 @@
 -- The statements that give the new tables the rights that were granted on the adopted one. Rights on the parent are
 -- enough for statements that name the parent; the partitions get the same, for supervisors that run as another role.
--- Whoever may insert needs the sequence, which an identity column did not ask for. Catalogue only.
+-- Whoever may delete may drop whole ranges. Whoever may insert needs the sequence, which an identity column did not ask for. Catalogue only.
 WITH granted AS (
     SELECT acl.grantee, acl.privilege_type, acl.is_grantable, NULL::name AS column_name
     FROM pg_class tasks, aclexplode(tasks.relacl) acl
@@ -16,6 +16,9 @@ receiver AS (
 SELECT format('GRANT %s%s ON %I TO %s%s', privilege_type, '(' || quote_ident(column_name) || ')', target, role,
               CASE WHEN is_grantable THEN ' WITH GRANT OPTION' END)
 FROM receiver, unnest(ARRAY['scheduled_tasks', 'scheduled_tasks_live', 'scheduled_tasks_ended']) target
+UNION ALL
+SELECT DISTINCT format('GRANT EXECUTE ON FUNCTION pgsched_make_range, pgsched_drop_range TO %s', role)
+FROM receiver WHERE privilege_type = 'DELETE'
 UNION ALL
 SELECT DISTINCT format('GRANT USAGE ON SEQUENCE scheduled_tasks_id_seq TO %s', role)
 FROM receiver WHERE privilege_type = 'INSERT'

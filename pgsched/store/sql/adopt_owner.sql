@@ -6,6 +6,8 @@ WITH owner AS (
 )
 SELECT format('ALTER TABLE %I OWNER TO %s', ours, owner.name)
 FROM owner, unnest(ARRAY['scheduled_tasks', 'scheduled_tasks_live', 'scheduled_tasks_ended',
-                         'pgsched_supervisors', 'pgsched_failures', 'pgsched_schema']) ours
+                         'scheduled_tasks_ended_rest', 'pgsched_supervisors', 'pgsched_failures', 'pgsched_schema']) ours
 UNION ALL
-SELECT format('ALTER FUNCTION pgsched_wake() OWNER TO %s', owner.name) FROM owner
+SELECT format('ALTER FUNCTION %s OWNER TO %s', ours, owner.name)
+FROM owner, unnest(ARRAY['pgsched_wake()', 'pgsched_ranges()', 'pgsched_make_range(interval, interval)',
+                         'pgsched_drop_range(interval)']) ours

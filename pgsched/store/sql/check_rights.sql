@@ -13,6 +13,11 @@ FROM (
     WHERE to_regclass(relation) IS NOT NULL
       AND NOT has_table_privilege(to_regclass(relation)::oid, privilege)
     UNION ALL
+    SELECT 'pgsched_' || name, 'EXECUTE', 1, 'FUNCTION '
+    FROM (VALUES ('make_range(interval, interval)'), ('drop_range(interval)')) AS functions (name)
+    WHERE to_regprocedure('pgsched_' || name) IS NOT NULL
+      AND NOT has_function_privilege(to_regprocedure('pgsched_' || name)::oid, 'EXECUTE')
+    UNION ALL
     SELECT 'scheduled_tasks_id_seq', 'USAGE', 1, 'SEQUENCE '
     WHERE to_regclass('scheduled_tasks_id_seq') IS NOT NULL
       AND NOT has_sequence_privilege(to_regclass('scheduled_tasks_id_seq')::oid, 'USAGE')

@@ -13,8 +13,8 @@ WHERE NOT EXISTS (
 UNION ALL
 SELECT 'autovacuum', relname::text
 FROM pg_class
-WHERE oid IN (to_regclass('scheduled_tasks_live'), to_regclass('scheduled_tasks_ended'),
-              to_regclass('pgsched_supervisors'), to_regclass('pgsched_failures'))
+WHERE (oid IN (to_regclass('pgsched_supervisors'), to_regclass('pgsched_failures'))
+       OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass('scheduled_tasks'))))
   AND EXISTS (SELECT FROM pg_options_to_table(reloptions)
               WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean)
 ORDER BY 1, 2

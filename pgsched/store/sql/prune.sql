@@ -3,8 +3,9 @@
 -- $1 float8: seconds since the end; $2 bigint: how many; $3 timestamptz: where the scan begins (NULL: at the oldest), which
 -- spares it the dead index entries of the batches before.
 -- Index: scheduled_tasks_ended_finished, pgsched_failures_task. Waits for nobody: locked rows are skipped.
+-- The same place may be in several ranges: those between the first end and the last are looked into, and the id tells.
 WITH chosen AS MATERIALIZED (
-    SELECT ctid, coalesce(finished_at, updated_at) AS ended_at
+    SELECT tableoid AS range, ctid AS place, id, coalesce(finished_at, updated_at) AS ended_at
     FROM scheduled_tasks_ended
     WHERE status IN ('completed', 'failed', 'cancelled')
       AND coalesce(finished_at, updated_at) < now() - make_interval(secs => $1::float8)
@@ -13,7 +14,12 @@ WITH chosen AS MATERIALIZED (
     LIMIT $2::bigint
     FOR UPDATE SKIP LOCKED
 ), pruned AS (
-    DELETE FROM scheduled_tasks_ended WHERE ctid = ANY (ARRAY(SELECT ctid FROM chosen)) RETURNING id
+    DELETE FROM scheduled_tasks_ended AS task
+    WHERE task.ctid = ANY (ARRAY(SELECT place FROM chosen))
+      AND coalesce(task.finished_at, task.updated_at) >= (SELECT min(ended_at) FROM chosen)
+      AND coalesce(task.finished_at, task.updated_at) <= (SELECT max(ended_at) FROM chosen)
+      AND EXISTS (SELECT FROM chosen WHERE (chosen.range, chosen.place, chosen.id) = (task.tableoid, task.ctid, task.id))
+    RETURNING task.id
 ), failures AS (
     DELETE FROM pgsched_failures WHERE task_id = ANY (ARRAY(SELECT id FROM pruned))
 )

@@ -1,0 +1,270 @@
+"""Ended tasks stand in ranges by the time of their end: how those are made ahead, and go as a whole."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from pgsched.ops.telemetry import Telemetry
+from pgsched.store import admin
+from pgsched.supervisor.sampling import Pruner
+from tests.store.desk import KINDS, Table, completed, supervisor
+from tests.support import Server
+
+Connect = Callable[..., psycopg.Connection]
+HOUR, DAY = 3600.0, 86400.0
+WHERE = "SELECT tableoid::regclass::text FROM scheduled_tasks WHERE id = %s"
+REST = "scheduled_tasks_ended_rest"
+
+
+@pytest.fixture
+def table(connect: Connect) -> Table:
+    return Table(connect())
+
+
+def ranges(table: Table) -> list[tuple[str, datetime]]:
+    return [(name, upper) for name, upper in table.sql("SELECT name, upper FROM pgsched_ranges() ORDER BY upper")]
+
+
+def make_old_range(table: Table, days: int) -> str:
+    """A range of a day's width that lies in the past, as one that was made long ago does by now."""
+    day = f"date_bin('1 day', now(), '2001-01-01Z') - interval '{days} days'"
+    [[first, last]] = table.sql(f"SELECT ({day})::text, ({day} + interval '1 day')::text")
+    name = f"scheduled_tasks_ended_{days}_days_ago"
+    table.sql(f"CREATE TABLE {name} PARTITION OF scheduled_tasks_ended FOR VALUES FROM ('{first}') TO ('{last}')")
+    return name
+
+
+def days_ago(table: Table, days: int) -> str:
+    """A moment in the range of so many days ago."""
+    [[moment]] = table.sql(
+        f"SELECT (date_bin('1 day', now(), '2001-01-01Z') - interval '{days} days' + interval '1 hour')::text"
+    )
+    return str(moment)
+
+
+class TestMaking:
+    async def test_as_far_ahead_as_asked_without_a_gap(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            made = [await me.store.make_range(DAY, 3 * DAY) for _ in range(5)]
+        [[midnight]] = table.sql("SELECT date_bin('1 day', now(), '2001-01-01Z')")
+        assert made[-1] is None
+        found = ranges(table)
+        assert [name for name, _ in found] == made[:4]
+        assert [(upper - midnight).days for _, upper in found] == [1, 2, 3, 4]
+        assert found[0][0] == f"scheduled_tasks_ended_{midnight.astimezone(UTC):%Y%m%d_%H%M}"
+
+    async def test_every_end_finds_its_range(self, dsn: str, table: Table) -> None:
+        ids = table.insert(4)
+        async with supervisor(dsn) as me:
+            today = await me.store.make_range(DAY, DAY)
+            claims = await me.claim()
+            await me.settle(*[kind(claim) for kind, claim in zip(KINDS, claims, strict=True)])
+        table.sql("UPDATE scheduled_tasks SET status = 'completed', updated_at = now() WHERE status = 'queued'")
+        assert [table.sql(WHERE, task_id) for task_id in ids] == [[(today,)]] * 4
+
+    @pytest.mark.parametrize("time", ["infinity", "-infinity", "2020-01-01Z", "2999-01-01Z"])
+    async def test_an_end_that_has_no_range_stands_in_the_rest(self, dsn: str, table: Table, time: str) -> None:
+        async with supervisor(dsn) as me:
+            await me.store.make_range(DAY, DAY)
+        [task_id] = table.insert(status="failed", finished_at=time)
+        assert table.sql(WHERE, task_id) == [(REST,)]
+        assert table.sql("SELECT status FROM scheduled_tasks WHERE id = %s", task_id) == [("failed",)]
+
+    async def test_where_the_rest_has_rows_no_range_is_made(self, dsn: str, table: Table) -> None:
+        table.insert(3, status="completed", finished_at="now")
+        table.insert(status="paused", finished_at="tomorrow")
+        async with supervisor(dsn) as me:
+            made = [await me.store.make_range(DAY, 3 * DAY) for _ in range(3)]
+        assert made[2] is None
+        [[midnight]] = table.sql("SELECT date_bin('1 day', now(), '2001-01-01Z')")
+        assert [(upper - midnight).days for _, upper in ranges(table)] == [3, 4]
+
+    async def test_another_width_goes_on_where_the_last_range_ends(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            while await me.store.make_range(DAY, DAY):
+                pass
+            while await me.store.make_range(7 * DAY, 21 * DAY):
+                pass
+            while await me.store.make_range(HOUR, 60 * DAY):
+                pass
+        uppers = [upper for _, upper in ranges(table)]
+        weekly = [upper for upper in uppers[2:] if upper.hour == 0 and upper.weekday() == 0]
+        assert len(weekly) >= 3
+        assert len(set(uppers)) == len(uppers) > 24
+
+    async def test_one_at_a_time(self, dsn: str, table: Table, connect: Connect) -> None:
+        other = connect(autocommit=False)
+        other.execute("SELECT pgsched_make_range('1 day', '1 day')")
+        async with supervisor(dsn) as me:
+            assert await me.store.make_range(DAY, DAY) is None
+            assert await me.store.drop_range(0) is None
+            other.rollback()
+            assert await me.store.make_range(DAY, DAY)
+
+    async def test_it_waits_for_no_reader_and_lets_settles_pass(self, dsn: str, table: Table, connect: Connect) -> None:
+        table.insert(1)
+        reader = connect(autocommit=False)
+        reader.execute("SELECT FROM scheduled_tasks WHERE id = 1")
+        async with supervisor(dsn) as me:
+            assert await me.store.make_range(DAY, DAY) is None
+            [claim] = await me.claim()
+            assert await me.settle(completed(claim)) == [True]
+            reader.rollback()
+            table.sql("DELETE FROM scheduled_tasks WHERE status = 'completed'")
+            assert await me.store.make_range(DAY, DAY)
+
+    async def test_a_settle_that_is_under_way_is_no_obstacle(self, dsn: str, table: Table, connect: Connect) -> None:
+        """What an article's worker or a settle locks while it writes: the table, and the range that it writes to."""
+        make_old_range(table, 1)
+        writer = connect(autocommit=False)
+        writer.execute(
+            "INSERT INTO scheduled_tasks_ended (task_type, run_at, status, finished_at)"
+            " VALUES ('a', now(), 'failed', %s)",
+            [days_ago(table, 1)],
+        )
+        async with supervisor(dsn) as me:
+            assert await me.store.make_range(DAY, DAY)
+        writer.rollback()
+
+
+class TestDropping:
+    async def test_only_ranges_that_are_old_as_a_whole(self, dsn: str, table: Table) -> None:
+        names = {days: make_old_range(table, days) for days in (3, 2, 1, 0)}
+        kept = [table.insert(status="failed", finished_at=days_ago(table, days))[0] for days in (2, 1, 0)]
+        gone = table.insert(50, status="completed", finished_at=days_ago(table, 3))
+        table.sql("ANALYZE scheduled_tasks")
+        async with supervisor(dsn) as me:
+            assert await me.store.drop_range(2 * DAY) == (names[3], 50)
+            assert await me.store.drop_range(2 * DAY) is None
+        assert sorted(task_id for (task_id,) in table.sql("SELECT id FROM scheduled_tasks")) == kept
+        assert gone[0] not in kept
+
+    async def test_a_status_that_is_nobodys_keeps_its_range(self, dsn: str, table: Table) -> None:
+        make_old_range(table, 3)
+        table.insert(5, status="completed", finished_at=days_ago(table, 3))
+        strange = [
+            table.insert(status=status, updated_at=days_ago(table, 3))[0] for status in ("", "cancelled2", "paused")
+        ]
+        other = make_old_range(table, 2)
+        for task_id in strange:
+            async with supervisor(dsn) as me:
+                assert await me.store.drop_range(DAY) in ((other, 0), None)
+                assert await me.store.prune(DAY, 10) in (5, 0)
+            assert table.row(task_id).id == task_id
+            table.sql("DELETE FROM scheduled_tasks WHERE id = %s", task_id)
+        async with supervisor(dsn) as me:
+            assert await me.store.drop_range(DAY)
+
+    async def test_failures_go_with_their_tasks_and_only_they(self, dsn: str, table: Table) -> None:
+        make_old_range(table, 3)
+        gone = table.insert(3, status="failed", finished_at=days_ago(table, 3))
+        kept = table.insert(2) + table.insert(2, status="failed", finished_at=days_ago(table, 1))
+        for task_id in gone + kept:
+            table.sql(
+                "INSERT INTO pgsched_failures (task_id, attempt, fence, task_type, outcome, error, seconds, failed_at)"
+                " VALUES (%s, 1, 1, 'a', 'raised', 'boom', 1, %s)",
+                task_id,
+                days_ago(table, 3),
+            )
+        async with supervisor(dsn) as me:
+            assert await me.store.drop_range(DAY)
+            after: int | None = 0
+            while after is not None:
+                after = await me.store.prune_failures(DAY, 2, after)
+        assert sorted(task_id for (task_id,) in table.sql("SELECT task_id FROM pgsched_failures")) == sorted(kept)
+
+    async def test_a_range_in_use_is_left_and_nobody_waits_for_long(
+        self, dsn: str, table: Table, connect: Connect
+    ) -> None:
+        make_old_range(table, 3)
+        table.insert(3)
+        table.insert(status="failed", finished_at=days_ago(table, 3))
+        reader = connect(autocommit=False)
+        reader.execute("SELECT FROM scheduled_tasks WHERE id = 1")
+        async with supervisor(dsn) as me, supervisor(dsn) as pruner:
+            assert await pruner.store.drop_range(DAY) is None
+            claims = await me.claim()
+            assert await me.settle(*map(completed, claims)) == [True] * 3
+            reader.rollback()
+            assert await pruner.store.drop_range(DAY)
+
+    def test_a_settle_that_waits_for_a_drop_goes_on(
+        self, table: Table, connect: Connect, server: Server, dsn: str
+    ) -> None:
+        """The other way round: who writes while a range is dropped waits for the commit, and fails by nothing."""
+        make_old_range(table, 3)
+        dropping = connect(autocommit=False)
+        dropping.execute("SELECT pgsched_drop_range('1 day')")
+        insert = "INSERT INTO scheduled_tasks (task_type, run_at, status) VALUES ('a', now(), 'failed')"
+        with ThreadPoolExecutor() as threads:
+            writing = threads.submit(connect().execute, insert)
+            while not server.waits_for_lock(dsn):
+                assert not writing.done()
+            dropping.commit()
+            writing.result(10)
+        assert table.statuses() == {"failed": 1}
+
+    def test_by_hand_to_the_second(self, table: Table, connect: Connect) -> None:
+        make_old_range(table, 3)
+        make_old_range(table, 2)
+        table.insert(4, status="completed", finished_at=days_ago(table, 3))
+        [young] = table.insert(status="failed", run_at="now()", finished_at=days_ago(table, 2))
+        table.insert(2, status="failed", finished_at=days_ago(table, 9))
+        table.sql("ANALYZE scheduled_tasks")
+        connection = connect()
+        assert admin.drop_ranges(connection, 2 * DAY) == 4
+        assert admin.prune(connection, 8 * DAY) == 2
+        assert table.sql("SELECT id FROM scheduled_tasks") == [(young,)]
+        assert admin.prune(connection, DAY) == 1
+        assert admin.drop_ranges(connection, 0.0) == 1
+
+
+async def test_batches_reach_into_the_right_range_only(dsn: str, table: Table) -> None:
+    """The first row of every range lies at the same place."""
+    for days in (4, 3, 2):
+        make_old_range(table, days)
+    oldest, older, old = (
+        table.insert(1, status="completed", finished_at=days_ago(table, days))[0] for days in (4, 3, 2)
+    )
+    [rest] = table.insert(status="completed", finished_at=days_ago(table, 9))
+    assert len(set(table.sql("SELECT ctid FROM scheduled_tasks"))) == 1
+    async with supervisor(dsn) as me:
+        for expected in (rest, oldest, older):
+            before = {task_id for (task_id,) in table.sql("SELECT id FROM scheduled_tasks")}
+            assert await me.store.prune(DAY, 1) == 1
+            assert before - {task_id for (task_id,) in table.sql("SELECT id FROM scheduled_tasks")} == {expected}
+    assert table.sql("SELECT id FROM scheduled_tasks") == [(old,)]
+
+
+class Heard(Telemetry):
+    """Only the events."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def event(self, name: str, level: int = 0, **fields: object) -> None:
+        self.names.append(name)
+
+
+async def test_a_turn_of_the_duty_makes_drops_and_deletes(dsn: str, table: Table) -> None:
+    for days in (9, 8, 7):
+        make_old_range(table, days)
+    table.insert(5, status="completed", finished_at=days_ago(table, 9))
+    table.insert(3, status="completed", finished_at=days_ago(table, 10))
+    kept = table.insert(2, status="completed", finished_at=days_ago(table, 7))
+    heard = Heard()
+    async with supervisor(dsn) as me:
+        await Pruner(me.store, heard, older_than=7 * DAY).turn()
+    assert sorted(task_id for (task_id,) in table.sql("SELECT id FROM scheduled_tasks")) == kept
+    assert heard.names == ["range_made"] * 5 + ["range_dropped"] * 2 + ["pruned"]
+
+
+async def test_what_is_kept_briefly_stands_in_no_range(dsn: str, table: Table) -> None:
+    table.insert(3, status="completed", finished_at="2020-01-01Z")
+    async with supervisor(dsn) as me:
+        await Pruner(me.store, Heard(), older_than=60.0).turn()
+    assert ranges(table) == []
+    assert table.statuses() == {}
