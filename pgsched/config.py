@@ -21,6 +21,8 @@ from pgsched.quantities import (
 )
 
 MAX_PROCESSES = 1024
+MAX_PARTITIONS = 256
+"""Every statement that knows only an id looks into each."""
 MIN_LEASE = 2.0
 """Seconds; less leaves no room for a renewal that is answered late."""
 MAX_LEASE = 120.0
@@ -41,6 +43,8 @@ class Settings:
     """Slots: how many tasks run at once."""
     queues: tuple[str, ...] = ()
     """Empty: all queues."""
+    partitions: tuple[int, ...] = ()
+    """Empty: all partitions, as if they were one table."""
     dsn: str | None = None
     db_timeout: float = 10.0
     """Seconds that any database call may take."""
@@ -113,6 +117,23 @@ def _queues(value: object, option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _partitions(value: object, option: str) -> tuple[int, ...]:
+    """Numbers and ranges of them: ``0,2,5-7``."""
+    if not isinstance(value, str):
+        return tuple(value)  # type: ignore[arg-type]
+    found: set[int] = set()
+    for part in value.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers = [text.strip() for text in ((first, last) if dash else (first, first))]
+        if not all(text.isascii() and text.isdecimal() and len(text) <= 4 for text in numbers):
+            raise UsageError(f"{option} {value!r}: must be numbers and ranges like 0,2,5-7")
+        low, high = map(int, numbers)
+        if not low <= high < MAX_PARTITIONS:
+            raise UsageError(f"{option} {value!r}: must be numbers from 0 to {MAX_PARTITIONS - 1}, the lower one first")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
 def _text(value: object, option: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{option} {value!r}: must not be empty")
@@ -153,6 +174,7 @@ _HOUR, _DAY = 3600.0, 86400.0
 _READERS: dict[str, Reader] = {
     "processes": _number(1, MAX_PROCESSES),
     "queues": _queues,
+    "partitions": _partitions,
     "dsn": _text,
     "db_timeout": _seconds(0.1, 300.0),
     "poll_interval": _seconds(0.01, _HOUR),

@@ -82,6 +82,8 @@ class Group(NamedTuple):
     """The oldest row's ``run_at`` as PostgreSQL's text; opaque, handed back as a claim's floor."""
     due_in: float
     """Seconds until the oldest row is due, by the database's clock; zero or negative when it is."""
+    partition: int | None = None
+    """The one that the rows are in; None for a supervisor that is bound to none, and sees all as one."""
 
 
 class Want(NamedTuple):
@@ -94,6 +96,8 @@ class Want(NamedTuple):
     floor_run_at: str | None = None
     """Inclusive lower bound (with ``floor_id``) that spares the scan the dead index entries below it."""
     floor_id: int = 0
+    partition: int | None = None
+    """That of the group."""
 
 
 class Claim(NamedTuple):
@@ -116,6 +120,8 @@ class Claim(NamedTuple):
     """PostgreSQL's text; opaque."""
     place: str | None = None
     """Where the claim left the row (``ctid``), if that is known; spares the settle an index lookup. Opaque."""
+    partition: int | None = None
+    """That of the want; only in the books of a supervisor that is bound to some."""
 
     @property
     def attempt(self) -> int:
@@ -227,3 +233,5 @@ class Identity:
     """Empty: all queues."""
     task_types: tuple[str, ...] = ()
     version: str = ""
+    partitions: tuple[int, ...] = ()
+    """Empty: all."""

@@ -57,7 +57,13 @@ def _build(
 ) -> Supervisor:
     telemetry = observation.telemetry
     dsn = settings.dsn or ""
-    store = Store(dsn, namespace=settings.namespace, db_timeout=settings.db_timeout, pooled=settings.pooled)
+    store = Store(
+        dsn,
+        namespace=settings.namespace,
+        db_timeout=settings.db_timeout,
+        pooled=settings.pooled,
+        partitions=settings.partitions,
+    )
 
     def heard(ended: list[Ended]) -> None:
         supervisor.on_outcomes(ended)

@@ -45,12 +45,16 @@ def status(as_json: bool, database: Database) -> None:
                 "supervisors": [asdict(each) for each in found.supervisors],
                 "ownerless": found.ownerless,
                 "ended_about": found.ended_about,
+                "partitions": [{"number": number, "served": served} for number, served in found.partitions.items()],
             }
         )
         return
     _print_counts(found.counts)
     click.echo()
     _print_supervisors(found.supervisors)
+    for number, served in found.partitions.items():
+        if not served and found.supervisors:
+            click.echo(f"no live supervisor serves partition {number}")
     for count in found.unserved:
         text = cell_text(f"{count.task_type} in queue {count.queue}")
         click.echo(f"no live supervisor takes tasks of type {text}")
@@ -83,7 +87,7 @@ def _print_supervisors(supervisors: Sequence["views.Supervisor"]) -> None:
         click.echo("no supervisor is registered")
         return
     print_table(
-        ["SUPERVISOR", "HOST", "PID", "PROCESSES", "QUEUES", "HOLDS", "LEASE UNTIL"],
+        ["SUPERVISOR", "HOST", "PID", "PROCESSES", "QUEUES", "PARTITIONS", "HOLDS", "LEASE UNTIL"],
         [
             [
                 str(each.id),
@@ -91,6 +95,7 @@ def _print_supervisors(supervisors: Sequence["views.Supervisor"]) -> None:
                 str(each.pid),
                 each.processes,
                 ", ".join(each.queues) or "all",
+                ", ".join(map(str, each.partitions)) or "all",
                 each.claims,
                 _lease(each),
             ]

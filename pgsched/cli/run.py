@@ -7,14 +7,20 @@ in the workers, which get the current directory on their path.
 import asyncio
 import dataclasses
 import gc
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pgsched.cli.database import Database, database_options
 from pgsched.cli.guard import say
 from pgsched.cli.options import all_of, command, given_as, setting
+from pgsched.cli.output import counted
 from pgsched.config import MAX_PROCESSES, Settings
+from pgsched.errors import UsageError
 from pgsched.quantities import available_cpus
+
+if TYPE_CHECKING:
+    from psycopg import Connection
 
 EXAMPLES = """pgsched run examples.archive:app --processes 4
 PGSCHED_DSN=postgresql://queue@db/work pgsched run shop.tasks:app --queues mail,images"""
@@ -22,6 +28,7 @@ PGSCHED_DSN=postgresql://queue@db/work pgsched run shop.tasks:app --queues mail,
 run_options = all_of(
     setting("processes", "N", f"How many tasks run at once, 1 to {MAX_PROCESSES}.", default="the CPUs we may use"),
     setting("queues", "A,B", "Serve only these queues.", default="all"),
+    setting("partitions", "0-3,5", "Serve only these partitions of the live tasks.", default="all"),
     setting("poll_interval", "SECONDS", "Look for due tasks at least so often."),
     setting("poll_only", None, "Do without LISTEN."),
     setting("pooled", None, "The DSN leads to a transaction pooler such as PgBouncer."),
@@ -36,6 +43,17 @@ run_options = all_of(
     setting("log_format", "text|json", "Form of the log on standard error."),
     setting("prune_older_than", "AGE|none", "Delete tasks that ended longer ago than this."),
 )
+
+
+def _demand_partitions(connection: "Connection[Any]", settings: Settings, shown: str) -> None:
+    from pgsched.store import views
+
+    there = max(len(views.partitions(connection)), 1)
+    if settings.partitions and settings.partitions[-1] >= there:
+        raise UsageError(
+            f"{shown} {settings.partitions[-1]}: there {'is' if there == 1 else 'are'} "
+            f"{counted(there, 'partition')}, from 0 on; `pgsched migrate --partitions` makes others"
+        )
 
 
 @command("run", examples=EXAMPLES)
@@ -56,7 +74,8 @@ def run(context: click.Context, /, app: str, database: Database, **options: obje
     if settings.processes > (cpus := available_cpus()):
         say(f"warning: {names['processes']} {settings.processes}, but this process may use only {cpus} CPUs")
     # Before anything is started and logged: what is wrong with the database is then the only line.
-    database.connect("run", pooled=settings.pooled).close()
+    with database.connect("run", pooled=settings.pooled) as connection:
+        _demand_partitions(connection, settings, names["partitions"])
     settings = dataclasses.replace(settings, dsn=database.open(), db_timeout=database.timeout)
 
     from pgsched.cli import compose

@@ -5,23 +5,33 @@ import asyncio
 import click
 
 from pgsched.cli.database import Database, database_options
-from pgsched.cli.options import command, json_option
+from pgsched.cli.options import Checked, command, json_option, option
 from pgsched.cli.output import counted, print_json
-from pgsched.config import Settings
+from pgsched.config import MAX_PARTITIONS, Settings
 from pgsched.errors import ExitCode, PgschedError
+from pgsched.quantities import parse_number
 
 
-@command("migrate", examples="pgsched migrate --dsn postgresql://owner@db/work")
+@command("migrate", examples="pgsched migrate --dsn postgresql://owner@db/work\npgsched migrate --partitions 4")
+@option(
+    "--partitions",
+    metavar="N",
+    type=Checked(lambda text, shown: parse_number(text, shown, 1, MAX_PARTITIONS)),
+    environment=False,
+    help=f"Split the live tasks into partitions, 1 to {MAX_PARTITIONS}; 1 is one table.  [default: as they are]",
+)
 @database_options
-def migrate(database: Database) -> None:
+def migrate(partitions: int | None, database: Database) -> None:
     """Create the tables, or bring them up to date.
 
     Safe to run twice, and from two hosts at once. A table scheduled_tasks that was made after the article is
     adopted with its rows.
+
+    With --partitions, all live tasks are moved in one transaction, in which nobody else can use the table.
     """
     from pgsched.store import schema
 
-    for line in schema.migrate(database.open(migrate=False), database.timeout):
+    for line in schema.migrate(database.open(migrate=False), database.timeout, partitions):
         click.echo(line)
 
 

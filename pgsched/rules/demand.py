@@ -204,4 +204,4 @@ def _share_level(due: list[Group], durations: Durations, places: int, seconds: f
 
 
 def _want(group: Group, quota: int) -> Want:
-    return Want(group.task_type, group.queue, group.priority, quota)
+    return Want(group.task_type, group.queue, group.priority, quota, partition=group.partition)

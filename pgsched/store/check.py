@@ -168,6 +168,15 @@ def _of_schema(conn: psycopg.Connection[Any], role: str) -> Iterator[Problem]:
         return
     for kind, name in rows(conn, "check_tables"):
         yield _of_table(kind, name)
+    served = dict(rows(conn, "partitions"))
+    unserved = [number for number, is_served in served.items() if not is_served]
+    # With no supervisor at all, nothing is served, and nobody wonders.
+    if 0 < len(unserved) < len(served):
+        yield Problem(
+            "warning",
+            f"no live supervisor serves partition {', '.join(map(str, unserved))}: tasks there wait",
+            "start one with `pgsched run`, for all partitions or with --partitions",
+        )
 
 
 def _of_table(kind: str, name: str) -> Problem:

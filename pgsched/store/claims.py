@@ -1,6 +1,7 @@
 """Wants as the claim's parameters, and rows as claims. Pure."""
 
 from collections.abc import Iterable, Sequence
+from itertools import starmap
 from typing import Any, Final
 
 from pgsched.model import Claim, Want
@@ -17,7 +18,8 @@ def claim_statement(supervisor_id: int, namespace: int, wants: Sequence[Want], t
     :param namespace: first key of the advisory locks.
     """
     floors = [_EVERYWHERE if want.floor_run_at is None else (want.floor_run_at, want.floor_id) for want in wants]
-    return "claim", (
+    bound = [want.partition for want in wants if want.partition is not None]
+    return "claim_in_partitions" if bound else "claim", (
         str(supervisor_id),
         str(namespace),
         str(total),
@@ -27,9 +29,10 @@ def claim_statement(supervisor_id: int, namespace: int, wants: Sequence[Want], t
         numbers([want.quota for want in wants]),
         texts([run_at for run_at, _ in floors]),
         numbers([floor_id for _, floor_id in floors]),
+        *([numbers(bound)] if bound else []),
     )
 
 
 def claims_of(rows: Iterable[Any]) -> list[Claim]:
     """Rows of ``claim``, ``reap`` or ``reap_ownerless``, whose columns are the fields of a claim."""
-    return list(map(Claim._make, rows))
+    return list(starmap(Claim, rows))

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.rows import tuple_row
 
-from pgsched.errors import SchemaError
+from pgsched.errors import DatabaseError, SchemaError
 from pgsched.store import adopt
 from pgsched.store.connection import connect_sync
 from pgsched.store.refusals import refusals
@@ -52,11 +52,12 @@ class Found(NamedTuple):
     search_path: str
 
 
-def migrate(dsn: str, timeout: float = 10.0) -> list[str]:
+def migrate(dsn: str, timeout: float = 10.0, partitions: int | None = None) -> list[str]:
     """Create the tables, adopt the article's, or bring them to `LATEST`; in one transaction.
 
     :param timeout: seconds to connect, and to wait for the lock on a table that is in use. The migration itself has no
         time limit, nor has the wait for another host that migrates just now.
+    :param partitions: into how many the live tasks are to be split; None: they stay as they are.
     :return: what was done, as lines for a person.
     :raises SchemaError: the schema is newer than this code, or there is a ``scheduled_tasks`` that cannot be adopted.
         Nothing was changed.
@@ -69,7 +70,8 @@ def migrate(dsn: str, timeout: float = 10.0) -> list[str]:
         with conn.transaction():
             run(conn, "schema_limits")
             run(conn, "schema_lock")
-            return _migrate(conn, timeout)
+            lines = _migrate(conn, timeout)
+            return lines if partitions is None else lines + _split(conn, timeout, partitions)
 
 
 def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
@@ -96,6 +98,24 @@ def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
         run(conn, "schema_applied", version)
         lines.append(f"applied {MIGRATIONS[version]} in schema {schema}")
     return lines + (adopt.finish(conn, adoption) if adoption else [])
+
+
+def _split(conn: psycopg.Connection[Any], timeout: float, wanted: int) -> list[str]:
+    """Split the live tasks into so many partitions, with the rows that there are; 1 is one table."""
+    there = max(len(rows(conn, "partitions")), 1)
+    if there == wanted:
+        return [f"the live tasks are in {_tables(there)} already"]
+    try:
+        [moved] = values(conn, "schema_split", wanted)
+    except psycopg.errors.LockNotAvailable as error:
+        raise DatabaseError(
+            f"cannot lock table scheduled_tasks within {timeout:g} s: other sessions use it; try again, or stop them"
+        ) from error
+    return [f"moved {moved:,} live tasks from {_tables(there)} to {_tables(wanted)}"]
+
+
+def _tables(partitions: int) -> str:
+    return "one table" if partitions == 1 else f"{partitions} partitions"
 
 
 def _must_adopt(found: Found) -> bool:

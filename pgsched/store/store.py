@@ -45,10 +45,20 @@ class Store:
     :param namespace: first key of the claim's advisory locks.
     :param db_timeout: seconds that any call may take.
     :param pooled: the DSN leads to a transaction pooler.
+    :param partitions: those that the supervisor is bound to; none: it sees all as one table.
     """
 
-    def __init__(self, dsn: str, *, namespace: int = 1337, db_timeout: float = 10.0, pooled: bool = False) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        namespace: int = 1337,
+        db_timeout: float = 10.0,
+        pooled: bool = False,
+        partitions: Sequence[int] = (),
+    ) -> None:
         self._dsn = dsn
+        self._partitions = partitions
         self._timeout = db_timeout
         self.outage = Outage()
         self._work, self._lease, self._upkeep = (
@@ -81,7 +91,8 @@ class Store:
         me = identity
         place = (me.host, me.boot_id, me.pid_namespace, me.pid, me.started_ticks)
         serves = (me.processes, texts(me.queues), texts(me.task_types), me.version)
-        rows = await self._ask(self._lease, "register", *place, *serves, lease)
+        bound = numbers(me.partitions)
+        rows = await self._ask(self._lease, "register", *place, *serves, lease, bound)
         return int(rows[0][0])
 
     async def renew(self, supervisor_id: int, lease: float) -> bool:
@@ -101,8 +112,15 @@ class Store:
         await self._ask(self._upkeep, "expire", numbers(ids))
 
     async def discover(self, task_types: Sequence[str], queues: Sequence[str] | None) -> list[Group]:
-        """The groups of queued rows of these types, with the oldest row of each; in some queues, or all."""
-        if queues is None:
+        """The groups of queued rows of these types, with the oldest row of each; in some queues, or all.
+
+        Of a bound supervisor's partitions, each has its own.
+        """
+        if self._partitions:
+            asked = None if queues is None else texts(queues)
+            parts = numbers(self._partitions)
+            rows = await self._ask(self._work, "discover_in_partitions", texts(task_types), asked, parts)
+        elif queues is None:
             rows = await self._ask(self._work, "discover", texts(task_types))
         else:
             rows = await self._ask(self._work, "discover_in_queues", texts(task_types), texts(queues))

@@ -28,13 +28,16 @@ def parted(verdicts: Sequence[Verdict]) -> tuple[list[int], list[int]]:
 def settle_completed_statement(supervisor_id: int, verdicts: Sequence[Verdict]) -> Statement:
     """The settle of the first kind."""
     claims = [verdict.claim for verdict in verdicts]
-    return "settle_completed", (
+    parts = [claim.partition for claim in claims if claim.partition is not None]
+    bound = bool(parts) and len(parts) == len(claims)
+    return "settle_completed_in_partitions" if bound else "settle_completed", (
         str(supervisor_id),
         numbers([claim.task_id for claim in claims]),
         numbers([claim.fence for claim in claims]),
         seconds([verdict.seconds for verdict in verdicts]),
         _texts([verdict.result for verdict in verdicts]),
         places([claim.place or "" for claim in claims]),
+        *([numbers(parts)] if bound else []),
     )
 
 

@@ -67,6 +67,8 @@ class Supervisor:
     queues: list[str]
     """Empty: all."""
     task_types: list[str]
+    partitions: list[int]
+    """Empty: all."""
     version: str
     listening: bool
     registered_at: datetime
@@ -87,6 +89,8 @@ class Overview:
     """Tasks in work that belong to no known supervisor."""
     ended_about: int | None
     """All ended tasks, as of the last ANALYZE; None: unknown."""
+    partitions: dict[int, bool]
+    """Those that the live tasks are split into, if they are, and whether a live supervisor serves each."""
 
     @property
     def oldest_due(self) -> dict[str, float]:
@@ -214,7 +218,14 @@ def status(conn: psycopg.Connection[Any], count_limit: int = COUNT_LIMIT) -> Ove
             supervisors=_read(conn, Supervisor, "list_supervisors", None),
             ownerless=sum(row[5] for row in processing),
             ended_about=values(conn, "status_size")[0],
+            partitions=partitions(conn),
         )
+
+
+def partitions(conn: psycopg.Connection[Any]) -> dict[int, bool]:
+    """The partitions of the live tasks, and whether a live supervisor serves each; empty when they are in one table."""
+    with refusals("cannot read the partitions"):
+        return dict(rows(conn, "partitions"))
 
 
 def list_tasks(conn: psycopg.Connection[Any], chosen: Filter, limit: int = 100) -> list[TaskLine]:

@@ -23,7 +23,9 @@ def is_gone(pid: int, ticks: int) -> bool:
     return False
 
 
-def identify(processes: int, queues: tuple[str, ...], task_types: tuple[str, ...], version: str) -> Identity:
+def identify(
+    processes: int, queues: tuple[str, ...], task_types: tuple[str, ...], version: str, partitions: tuple[int, ...] = ()
+) -> Identity:
     """The identity of this very process."""
     me = entry(os.getpid())
     assert me is not None, "/proc shows every process to itself"
@@ -37,4 +39,5 @@ def identify(processes: int, queues: tuple[str, ...], task_types: tuple[str, ...
         queues=queues,
         task_types=task_types,
         version=version,
+        partitions=partitions,
     )

@@ -118,7 +118,8 @@ class Supervisor:
         task_types = await self._pool.start()
         self._observer.event("pool_started", logging.INFO, task_types=sorted(task_types))
         settings = self.settings
-        self._identity = identify(settings.processes, settings.queues, tuple(sorted(task_types)), self._version)
+        types = tuple(sorted(task_types))
+        self._identity = identify(settings.processes, settings.queues, types, self._version, settings.partitions)
         self._exchange = Exchange(
             self._store,
             self._trust,

@@ -22,7 +22,7 @@ BURST = 4
 REMEMBERED = 64
 """Groups that have run empty and are still tried on a wake-up, before any scan."""
 
-Key = tuple[str, str, int]
+Key = tuple[str, str, int, int | None]
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Known:
 
 
 class Survey:
-    """Groups by (task type, queue, priority), in the order in which they were last found."""
+    """Groups by (task type, queue, priority, partition), in the order in which they were last found."""
 
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
@@ -152,4 +152,4 @@ class Survey:
 
 
 def _key(item: Group | Want | Claim) -> Key:
-    return item.task_type, item.queue, item.priority
+    return item.task_type, item.queue, item.priority, item.partition

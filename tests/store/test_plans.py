@@ -19,7 +19,7 @@ from pgsched.store.claims import claim_statement
 from pgsched.store.pipeline import Statement
 from pgsched.store.sql import load
 from pgsched.store.verdicts import settle_completed_statement, settle_statement, settled_before_statement
-from tests.store.desk import FAILURE
+from tests.store.desk import FAILURE, completed
 from tests.support import Server, database_of
 
 ROWS = 50_000
@@ -58,6 +58,7 @@ STATES = {
     "another type's, older and higher": [OTHER_TYPE.format(ROWS), READY.format(10), "ANALYZE"],
     "of many types, in no order": [MIXED.format(ROWS), "ANALYZE"],
     "ended": [ENDED.format(ROWS), READY.format(10), "ANALYZE"],
+    "split into partitions": ["SELECT pgsched_split(4)", READY.format(ROWS), "ANALYZE"],
     "ended, in ranges": [
         "SELECT pgsched_make_range('1 day', '2 days') FROM generate_series(1, 3)",
         ENDED.format(ROWS),
@@ -87,20 +88,26 @@ def statements(held: list[Claim]) -> dict[str, Statement]:
     wants = [Want("a", "default", 9, BATCH), Want("a", "default", 0, BATCH, "2020-01-01 00:00:00+00", 5)]
     return {
         "claim": claim_statement(ME, 1337, wants, BATCH),
+        "claim_in_partitions": claim_statement(ME, 1337, [want._replace(partition=0) for want in wants], BATCH),
         "settle": settle_statement(ME, verdicts(held)),
         "settle_completed": settle_completed_statement(
             ME, [Verdict(claim, VerdictKind.COMPLETED, 0.1, result="[1]") for claim in held]
+        ),
+        "settle_completed_in_partitions": settle_completed_statement(
+            ME, [completed(claim._replace(partition=0)) for claim in held or [CLAIM]]
         ),
         "settled_before": settled_before_statement(verdicts(held)),
         "confirm": ("confirm", (str(ME), ids, fences)),
         "release_strays": ("release_strays", (str(ME), ids, fences)),
         "discover": ("discover", (texts(["a", "b", "c"]),)),
         "discover_in_queues": ("discover_in_queues", (texts(["a", "b", "c"]), texts(["default", "x"]))),
+        "discover_in_partitions": ("discover_in_partitions", (texts(["a", "b", "c"]), None, numbers([0, 2]))),
         "reap": ("reap", (str(ME), str(BATCH))),
         "reap_ownerless": ("reap_ownerless", (str(ME), str(BATCH))),
         "bury": ("bury", ()),
         "strays": ("strays", (str(ME),)),
         "deregister": ("deregister", (str(ME),)),
+        "prune": ("prune", ("-1", str(BATCH), None)),
     }
 
 
@@ -112,7 +119,7 @@ MODES = {
     "dear pages": b"SET random_page_cost = 1000",
 }
 NAMES = list(statements([]))
-PROBES = {"discover", "discover_in_queues", "bury", "deregister"}
+PROBES = {"discover", "discover_in_queues", "discover_in_partitions", "bury", "deregister"}
 """Whose cost does not depend on how many rows there are, due or held."""
 TABLES = ("scheduled_tasks_live", "scheduled_tasks_ended", "pgsched_failures")
 

@@ -217,7 +217,7 @@ class TestCancel:
         assert " on " in run("tasks").out
         assert "lease until" in run("show", str(task_id)).out
         lines = run("status").out.splitlines()
-        assert lines[4].split()[3:6] == ["1", "all", "1"]
+        assert lines[4].split()[3:7] == ["1", "all", "all", "1"]
         assert "left)" in lines[4]
         assert run("cancel", str(task_id)).code == 0
         supervisor.wait_for(f"cancelled task_id={task_id}")

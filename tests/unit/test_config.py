@@ -41,6 +41,8 @@ def test_every_field_has_a_reader_that_takes_its_default() -> None:
         ("metrics_address", "none", None),
         ("log_format", "json", "json"),
         ("prune_older_than", "7d", 604800.0),
+        ("partitions", "0-3", (0, 1, 2, 3)),
+        ("partitions", "5-7, 2,0", (0, 2, 5, 6, 7)),
     ],
 )
 def test_options(name: str, text: object, value: object) -> None:
@@ -65,6 +67,7 @@ WRONG: dict[str, list[str]] = {
     "metrics_address": ["", "9808", "127.0.0.1:70000", "127.0.0.1:-1", "127.0.0.1:abc"],
     "log_format": ["xml", ""],
     "prune_older_than": ["-1", "abc", ""],
+    "partitions": ["", "a", "-1", "3-1", "1-", "0,,1", "256", "1.5", "0-9999999999"],
 }
 
 

@@ -36,12 +36,21 @@ def test_found_groups_are_due_when_their_time_comes() -> None:
     assert next(g for g in survey.due(13.5) if g.task_type == "b").due_in == -0.5
 
 
+def test_a_group_of_each_partition_is_one_of_its_own() -> None:
+    survey = Survey()
+    survey.found([group(head=7)._replace(partition=part) for part in (0, 2)], now=0.0, seconds=0.0)
+    assert [found.partition for found in survey.due(0.0)] == [0, 2]
+    first, second = (want()._replace(partition=part) for part in (0, 2))
+    survey.claimed([first, second], [claim(9)._replace(partition=2)], total=1)
+    assert [found.floor_id for found in survey.floored([first, second])] == [7, 9]
+
+
 def test_wants_start_at_the_head_and_then_where_the_last_claim_ended() -> None:
     survey = Survey()
     survey.found([group(head=7)], now=0.0, seconds=0.0)
-    assert survey.floored([want()])[0][4:] == ("run_at 7", 7)
+    assert survey.floored([want()])[0][4:6] == ("run_at 7", 7)
     survey.claimed([want()], [claim(7), claim(9)], total=2)
-    assert survey.floored([want()])[0][4:] == ("run_at 9", 9)
+    assert survey.floored([want()])[0][4:6] == ("run_at 9", 9)
     assert survey.due(0.0), "a full claim leaves the group due"
 
 

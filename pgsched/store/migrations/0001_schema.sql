@@ -32,19 +32,12 @@ CREATE TABLE scheduled_tasks (
 ALTER SEQUENCE scheduled_tasks_id_seq OWNED BY scheduled_tasks.id;
 
 -- Rows move to the default partition when they end, so that the one that is claimed from stays small.
--- fillfactor leaves room on the page for the claim's new row version.
-CREATE TABLE scheduled_tasks_live PARTITION OF scheduled_tasks
-    FOR VALUES IN ('queued', 'processing')
-    WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 -- The rest takes every row of whose time nobody has made a range; a supervisor that prunes makes them ahead, so that what
 -- is old goes with its table. The article's statements end a row without a finished_at.
 CREATE TABLE scheduled_tasks_ended PARTITION OF scheduled_tasks DEFAULT
     PARTITION BY RANGE ((coalesce(finished_at, updated_at)));
 CREATE TABLE scheduled_tasks_ended_rest PARTITION OF scheduled_tasks_ended DEFAULT;
 
--- The keys stand on the partitions: a key over the whole table would have to contain status.
--- fillfactor: each claim adds an entry beside the one that it found; without room for it, it would split the page.
-ALTER TABLE scheduled_tasks_live ADD PRIMARY KEY (id) WITH (fillfactor = 45);
 -- Not unique: a settle must not fail because somebody inserted an id by hand that an ended row bears already.
 CREATE INDEX scheduled_tasks_ended_id ON scheduled_tasks_ended (id);
 -- Prune: oldest first. A status that is nobody's here is never pruned, so it does not stand in the way either.
@@ -54,15 +47,78 @@ CREATE INDEX scheduled_tasks_ended_finished ON scheduled_tasks_ended ((coalesce(
 CREATE INDEX scheduled_tasks_ended_status ON scheduled_tasks_ended (status, id)
     WHERE status <> 'completed';
 
--- Discover and claim: each (task_type, queue, priority) group in due order.
-CREATE INDEX scheduled_tasks_due ON scheduled_tasks_live (task_type, queue, priority, run_at, id)
-    WHERE status = 'queued';
--- Reap: by owner; ownerless claims and the article's reaper by age.
-CREATE INDEX scheduled_tasks_held ON scheduled_tasks_live (claimed_by, updated_at)
-    WHERE status = 'processing';
--- At most one live task per key.
-CREATE UNIQUE INDEX scheduled_tasks_key ON scheduled_tasks_live (unique_key)
-    WHERE unique_key IS NOT NULL;
+-- Makes scheduled_tasks_live, in one table or split into partitions, from 0 on; the rows that there are move along. A row is
+-- where the hash of its unique key, or its id, leads it, so that a key stays unique. For `pgsched migrate`.
+CREATE FUNCTION pgsched_split(partitions integer) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    live   CONSTANT text := 'scheduled_tasks_live';
+    -- fillfactor leaves room on the page for the claim's new row version.
+    store  CONSTANT text := 'WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02,'
+                            ' autovacuum_vacuum_insert_scale_factor = 0.2)';
+    before CONSTANT regclass := to_regclass(live);
+    leaf   text;
+    moved  bigint := 0;
+BEGIN
+    LOCK TABLE scheduled_tasks IN ACCESS EXCLUSIVE MODE;
+    IF before IS NOT NULL THEN
+        ALTER TABLE scheduled_tasks DETACH PARTITION scheduled_tasks_live;
+        ALTER TABLE scheduled_tasks_live RENAME TO pgsched_unsplit;
+        CREATE TEMPORARY TABLE pgsched_moving ON COMMIT DROP AS SELECT * FROM pgsched_unsplit;
+        CREATE TEMPORARY TABLE pgsched_acl ON COMMIT DROP AS
+            SELECT relacl, pg_get_userbyid(relowner) AS owner FROM pg_class WHERE oid = before;
+        DROP TABLE pgsched_unsplit;
+    END IF;
+    EXECUTE format('CREATE OR REPLACE FUNCTION pgsched_partition(id bigint, unique_key text) RETURNS integer'
+                   ' LANGUAGE sql IMMUTABLE PARALLEL SAFE AS %L',
+                   CASE partitions WHEN 1 THEN 'SELECT 0' ELSE
+                       format('SELECT ((CASE WHEN unique_key IS NULL THEN id ELSE hashtextextended(unique_key, 0) END'
+                              ' & 9223372036854775807) %% %s)::integer', partitions) END);
+    EXECUTE format('CREATE TABLE %I (LIKE scheduled_tasks INCLUDING DEFAULTS INCLUDING CONSTRAINTS) %s', live,
+                   CASE partitions WHEN 1 THEN store ELSE 'PARTITION BY LIST (pgsched_partition(id, unique_key))' END);
+    FOR number IN 0 .. partitions - 1 LOOP
+        leaf := live;
+        IF partitions > 1 THEN
+            leaf := format('%s_%s', live, number);
+            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES IN (%s) %s', leaf, live, number, store);
+        END IF;
+        -- The keys stand on each table: a key over several would have to contain what they are split by.
+        -- fillfactor: each claim adds an entry beside the one that it found; without room for it, it would split the page.
+        EXECUTE format('ALTER TABLE %I ADD PRIMARY KEY (id) WITH (fillfactor = 45)', leaf);
+        -- At most one live task per key.
+        EXECUTE format('CREATE UNIQUE INDEX %I ON %I (unique_key) WHERE unique_key IS NOT NULL',
+                       'scheduled_tasks_key' || substr(leaf, length(live) + 1), leaf);
+    END LOOP;
+    IF before IS NOT NULL THEN
+        INSERT INTO scheduled_tasks_live SELECT * FROM pgsched_moving;
+        GET DIAGNOSTICS moved = ROW_COUNT;
+    END IF;
+    -- Discover and claim: each (task_type, queue, priority) group in due order.
+    CREATE INDEX scheduled_tasks_due ON scheduled_tasks_live (task_type, queue, priority, run_at, id)
+        WHERE status = 'queued';
+    -- Reap: by owner; ownerless claims and the article's reaper by age.
+    CREATE INDEX scheduled_tasks_held ON scheduled_tasks_live (claimed_by, updated_at)
+        WHERE status = 'processing';
+    ALTER TABLE scheduled_tasks ATTACH PARTITION scheduled_tasks_live FOR VALUES IN ('queued', 'processing');
+    IF before IS NOT NULL THEN
+        FOR leaf IN
+            SELECT format('GRANT %s ON scheduled_tasks_live TO %s%s', privilege_type,
+                          CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
+                          CASE WHEN is_grantable THEN ' WITH GRANT OPTION' END)
+            FROM pgsched_acl, aclexplode(relacl)
+            UNION ALL
+            SELECT format('ALTER TABLE %I OWNER TO %I', relid::regclass, owner)
+            FROM pgsched_acl, pg_partition_tree('scheduled_tasks_live')
+            WHERE owner <> current_user
+        LOOP
+            EXECUTE leaf;
+        END LOOP;
+        ANALYZE scheduled_tasks_live;
+    END IF;
+    RETURN moved;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION pgsched_split(integer) FROM PUBLIC;
+SELECT pgsched_split(1);
 
 CREATE TABLE pgsched_supervisors (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -74,6 +130,7 @@ CREATE TABLE pgsched_supervisors (
     processes     integer     NOT NULL,
     queues        text[]      NOT NULL DEFAULT '{}',
     task_types    text[]      NOT NULL DEFAULT '{}',
+    partitions    integer[]   NOT NULL DEFAULT '{}',
     version       text        NOT NULL DEFAULT '',
     listening     boolean     NOT NULL DEFAULT false,
     registered_at timestamptz NOT NULL DEFAULT now(),

@@ -9,5 +9,6 @@ FROM owner, unnest(ARRAY['scheduled_tasks', 'scheduled_tasks_live', 'scheduled_t
                          'scheduled_tasks_ended_rest', 'pgsched_supervisors', 'pgsched_failures', 'pgsched_schema']) ours
 UNION ALL
 SELECT format('ALTER FUNCTION %s OWNER TO %s', ours, owner.name)
-FROM owner, unnest(ARRAY['pgsched_wake()', 'pgsched_ranges()', 'pgsched_make_range(interval, interval)',
+FROM owner, unnest(ARRAY['pgsched_wake()', 'pgsched_ranges()', 'pgsched_split(integer)', 'pgsched_partition(bigint, text)',
+                         'pgsched_make_range(interval, interval)',
                          'pgsched_drop_range(interval)']) ours

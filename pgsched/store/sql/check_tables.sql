@@ -1,9 +1,14 @@
 -- What somebody has taken away from our tables: indexes that are missing or invalid, the trigger, vacuuming.
 -- Catalogue only. Locks: none.
 SELECT 'index' AS kind, expected.name AS name
-FROM unnest(ARRAY['scheduled_tasks_live_pkey', 'scheduled_tasks_ended_id', 'scheduled_tasks_ended_finished',
-                  'scheduled_tasks_ended_status', 'scheduled_tasks_due', 'scheduled_tasks_held', 'scheduled_tasks_key',
-                  'pgsched_failures_task']) AS expected (name)
+FROM (
+    SELECT unnest(ARRAY['scheduled_tasks_ended_id', 'scheduled_tasks_ended_finished', 'scheduled_tasks_ended_status',
+                        'scheduled_tasks_due', 'scheduled_tasks_held', 'pgsched_failures_task'])
+    UNION ALL
+    SELECT unnest(ARRAY[relname || '_pkey', replace(relname, 'scheduled_tasks_live', 'scheduled_tasks_key')])
+    FROM pg_partition_tree(to_regclass('scheduled_tasks_live')) JOIN pg_class ON pg_class.oid = relid
+    WHERE isleaf
+) AS expected (name)
 WHERE NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(expected.name) AND indisvalid)
 UNION ALL
 SELECT 'trigger', 'pgsched_wake'

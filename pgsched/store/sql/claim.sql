@@ -7,7 +7,8 @@
 -- order of the groups and in due order within each.
 --
 -- Index: scheduled_tasks_due, one ordered range a group; then each row by where it lies, which cannot change while it is
--- locked. A row whose version is newer than the statement's snapshot is not found there: it is left, and counted as
+-- locked; with the live rows in several partitions another row may lie at the same place in another one, hence the id (for
+-- how it is compared see settle_completed.sql). A row whose version is newer than the statement's snapshot is not found there: it is left, and counted as
 -- skipped.
 -- Locks: the supervisor's row, so that nobody reaps or deletes it before this commits; then tasks, skipping what is locked.
 --
@@ -36,13 +37,13 @@ WITH supervisor AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM supervisor)
     LIMIT $3::bigint
 ), locked AS MATERIALIZED (
-    SELECT place FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
+    SELECT id, place FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
 ), claimed AS (
     UPDATE scheduled_tasks_live AS task
     SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,
         started_at = greatest(now(), task.created_at), updated_at = now()
     FROM locked
-    WHERE task.ctid = locked.place
+    WHERE task.ctid = locked.place AND task.id IS NOT DISTINCT FROM locked.id
     RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, task.payload, task.retry_count,
               task.max_retries, task.timeout, task.run_at, task.ctid AS place
 )

@@ -1,6 +1,7 @@
 -- The supervisors, or one of them, with the claims that each holds.
 -- $1 bigint: its id; NULL: all. Index: scheduled_tasks_held, one range a supervisor. No locks.
 SELECT supervisor.id, supervisor.host, supervisor.pid, supervisor.processes, supervisor.queues, supervisor.task_types,
+       supervisor.partitions,
        supervisor.version, supervisor.listening, supervisor.registered_at, supervisor.lease_until,
        extract(epoch FROM supervisor.lease_until - now())::float8 AS lease_seconds,
        (SELECT count(*) FROM scheduled_tasks_live

@@ -1,0 +1,48 @@
+-- Claim like claim, for a supervisor that is bound to some partitions: each group is that of one partition.
+--
+-- $1 to $9: see claim.sql; $10: the partition of each group. Answer: claim's, with the partition of each row.
+--
+-- Index: scheduled_tasks_due of the group's partition; the comparison of its number keeps all others out of the plan when
+-- it is run. Then each row by where it lies. Locks: see claim.sql.
+WITH supervisor AS MATERIALIZED (
+    SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
+), candidate AS MATERIALIZED (
+    SELECT due.id, due.place, want.partition
+    FROM unnest($4::text[], $5::text[], $6::smallint[], $7::bigint[], $8::timestamptz[], $9::bigint[], $10::integer[])
+        AS want (task_type, queue, priority, quota, floor_run_at, floor_id, partition)
+    CROSS JOIN LATERAL (
+        SELECT task.id, task.ctid AS place
+        FROM scheduled_tasks_live AS task
+        WHERE pgsched_partition(task.id, task.unique_key) = want.partition
+          AND task.status = 'queued'
+          AND task.task_type = want.task_type
+          AND task.queue = want.queue
+          AND task.priority = want.priority
+          AND task.run_at <= now()
+          AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
+        ORDER BY task.run_at, task.id
+        LIMIT want.quota
+        FOR UPDATE SKIP LOCKED
+    ) AS due
+    WHERE EXISTS (SELECT FROM supervisor)
+    LIMIT $3::bigint
+), locked AS MATERIALIZED (
+    SELECT id, place, partition FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
+), claimed AS (
+    UPDATE scheduled_tasks_live AS task
+    SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,
+        started_at = greatest(now(), task.created_at), updated_at = now()
+    FROM locked
+    WHERE pgsched_partition(task.id, task.unique_key) = locked.partition
+      AND task.ctid = locked.place AND task.id IS NOT DISTINCT FROM locked.id
+    RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, task.payload, task.retry_count,
+              task.max_retries, task.timeout, task.run_at, task.ctid AS place, locked.partition
+)
+SELECT (SELECT count(*) FROM supervisor) AS id, (SELECT count(*) FROM candidate) AS fence, NULL AS task_type, NULL AS queue,
+       NULL::smallint AS priority, NULL AS payload, NULL::integer AS retry_count, NULL::integer AS max_retries,
+       NULL::float8 AS timeout, NULL::float8 AS late, NULL AS run_at, NULL::tid AS place, NULL::integer AS partition
+UNION ALL
+SELECT id, fence, task_type, queue, priority, payload::text, retry_count, max_retries, timeout,
+       CASE WHEN isfinite(run_at) THEN date_part('epoch', now()) - date_part('epoch', run_at) ELSE 0 END, run_at::text,
+       place, partition
+FROM claimed
