@@ -2,6 +2,9 @@
 
 All are up and idle when one INSERT queues the work, so they wake together and claim from the same rows. On a few
 processors more supervisors cannot be faster; what is asked is whether they stand in each other's way.
+
+Then the same with the live tasks split into as many partitions as there are supervisors: each bound to one of them,
+which claims in nobody's way, but in no order across partitions; and all of them bound to none.
 """
 
 from contextlib import ExitStack
@@ -13,9 +16,12 @@ from benchmarks.ended import rate, settled, wait_for_all, wait_for_task
 from benchmarks.filling import queue_noops
 from benchmarks.scenario import Bench, Result
 from benchmarks.supervisors import supervisor
+from pgsched.store.schema import migrate
 
 SIZES = (1, 2, 4, 8, 16)
 QUICK_SIZES = (1, 2)
+PARTITIONED = (2, 4, 8)
+QUICK_PARTITIONED = (2,)
 
 
 class Shared(NamedTuple):
@@ -32,25 +38,36 @@ def scale(bench: Bench) -> list[Result]:
     """Measure every size, each in a schema of its own."""
     tasks = int(bench.params.get("tasks", 1_000 if bench.quick else 50_000))
     shared = {size: _measure(bench, size, tasks) for size in (QUICK_SIZES if bench.quick else SIZES)}
+    sizes = QUICK_PARTITIONED if bench.quick else PARTITIONED
+    bound = {size: _measure(bench, size, tasks, partitions=size, bound=True) for size in sizes}
+    unbound = {size: _measure(bench, size, tasks, partitions=size) for size in sizes}
     return [
+        *(Result(f"bound_tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in bound.items()),
+        *(Result(f"unbound_tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in unbound.items()),
+        *(Result(f"bound_postgres_cpu_us_per_task_{size}", each.postgres_us, "us") for size, each in bound.items()),
+        *(Result(f"unbound_postgres_cpu_us_per_task_{size}", each.postgres_us, "us") for size, each in unbound.items()),
+        *(Result(f"bound_to_one_table_{size}", _ratio(bound[size], shared[size]), "") for size in sizes),
         *(Result(f"tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in shared.items()),
         *(Result(f"postgres_cpu_us_per_task_{size}", each.postgres_us, "us") for size, each in shared.items()),
         *(Result(f"working_{size}", each.working, "") for size, each in shared.items()),
-        *(Result(f"ratio_{size}_to_1", _ratio(shared, size), "") for size in SIZES[1:]),
+        *(Result(f"ratio_{size}_to_1", _ratio(shared.get(size), shared.get(1)), "") for size in SIZES[1:]),
     ]
 
 
-def _ratio(shared: dict[int, Shared], size: int) -> float | None:
-    above, below = (shared[each].tasks_per_s if each in shared else None for each in (size, 1))
-    return above / below if above and below else None
+def _ratio(above: Shared | None, below: Shared | None) -> float | None:
+    if above is None or below is None or not above.tasks_per_s or not below.tasks_per_s:
+        return None
+    return above.tasks_per_s / below.tasks_per_s
 
 
-def _measure(bench: Bench, size: int, tasks: int) -> Shared:
+def _measure(bench: Bench, size: int, tasks: int, *, partitions: int = 1, bound: bool = False) -> Shared:
     with bench.server.fresh() as dsn, psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
         supervisors = []
+        migrate(dsn, partitions=partitions)
         for number in range(1, size + 1):
             bench.progress(f"{size} supervisors: starting number {number}")
-            supervisors.append(stack.enter_context(supervisor(dsn, 1)))
+            options = ("--partitions", str(number - 1)) if bound else ()
+            supervisors.append(stack.enter_context(supervisor(dsn, 1, *options)))
         bench.progress(f"{size} supervisors: draining {tasks} tasks")
         first_id = queue_noops(connection, tasks)
         before = bench.server.cpu_seconds()
