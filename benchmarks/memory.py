@@ -5,12 +5,12 @@ else has (the kernel's "private" pages). Linux only, on this host.
 """
 
 import statistics
-from pathlib import Path
 
 import psycopg
 
 from benchmarks.ended import wait_for_task
 from benchmarks.filling import fill, queue_noops
+from benchmarks.processes import pages, unique
 from benchmarks.scenario import Bench, Result
 from benchmarks.supervisors import supervisor
 
@@ -30,23 +30,13 @@ def memory(bench: Bench) -> list[Result]:
         fill(connection, QUEUED, rows, bench.progress)
         with supervisor(bench.dsn, SLOTS) as running:
             wait_for_task(connection, first + ended - 1, [running])
-            parent = _pages(running.pid)
-            workers = [_pages(pid) for pid in running.workers()]
+            parent = pages(running.pid)
+            workers = [pages(pid) for pid in running.workers()]
             # What is left need not be drained.
             connection.execute("DELETE FROM scheduled_tasks WHERE status = 'queued'")
     return [
         Result("parent_mb", parent["Rss"] / MIB, "MiB"),
-        Result("worker_mb", statistics.median(pages["Rss"] for pages in workers) / MIB, "MiB"),
-        Result("worker_unique_mb", statistics.median(_unique(pages) for pages in workers) / MIB, "MiB"),
+        Result("worker_mb", statistics.median(each["Rss"] for each in workers) / MIB, "MiB"),
+        Result("worker_unique_mb", statistics.median(unique(each) for each in workers) / MIB, "MiB"),
         Result("workers", len(workers), ""),
     ]
-
-
-def _pages(pid: int) -> dict[str, int]:
-    """Bytes of a process's memory by kind, as ``/proc/PID/smaps_rollup`` names them."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    return {name: int(size.split()[0]) * 1024 for name, _, size in (line.partition(":") for line in lines)}
-
-
-def _unique(pages: dict[str, int]) -> int:
-    return pages["Private_Clean"] + pages["Private_Dirty"]

@@ -1,6 +1,11 @@
-"""Processor time out of the process table. The kernel counts it exactly, but tells it in hundredths of a second."""
+"""Processor time, memory and descriptors out of the process table.
+
+Processor time is counted exactly by the kernel, but told in hundredths of a second.
+"""
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from pgsched.pool.limits import children
@@ -41,3 +46,19 @@ def used_below(pid: int) -> float:
         # One that ended meanwhile may have been counted on both sides, or on none.
         if usage(pid).ended == before:
             return total
+
+
+def pages(pid: int) -> dict[str, int]:
+    """Bytes of a process's memory by kind, as ``/proc/PID/smaps_rollup`` names them; of a zombie none."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name: int(size.split()[0]) * 1024 for name, _, size in (line.partition(":") for line in lines)}
+
+
+def unique(memory: Mapping[str, int]) -> int:
+    """What of these pages nobody else has."""
+    return memory["Private_Clean"] + memory["Private_Dirty"]
+
+
+def descriptors(pid: int) -> int:
+    """How many a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))

@@ -13,6 +13,8 @@ class Entry(NamedTuple):
     """module:function."""
     about: str
     repeat: int = 3
+    long: bool = False
+    """Part of ``all`` only in a quick run."""
 
     def load(self) -> Scenario:
         """Import it.
@@ -39,5 +41,6 @@ SCENARIOS = {
     "enqueue": Entry("benchmarks.enqueue:enqueue", "queueing tasks, one at a time, many, and by 16 clients at once"),
     "recovery": Entry("benchmarks.recovery:recovery", "SIGKILL of workers and supervisors", repeat=1),
     "memory": Entry("benchmarks.memory:memory", "a parent with 16 slots, a million rows, and its workers", repeat=1),
+    "soak": Entry("benchmarks.soak:soak", "a steady load of all sorts: does anything grow?", repeat=1, long=True),
     "peers": Entry("benchmarks.peers.comparison:peers", "other queues, in the same run on the same machine", repeat=1),
 }

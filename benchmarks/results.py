@@ -22,18 +22,21 @@ class Figure(NamedTuple):
     min: float | None
     max: float | None
     runs: list[float | None]
+    series: Sequence[tuple[float, float]] = ()
+    """Of the last run that has one."""
 
 
 def summarise(runs: Sequence[Sequence[Result]]) -> list[Figure]:
     """Each figure over the runs, in the order of the first run that has it."""
     units = {result.name: result.unit for run in runs for result in run}
     values = [{result.name: result.value for result in run} for run in runs]
+    series = {result.name: result.series for run in runs for result in run if result.series}
     figures = []
     for name, unit in units.items():
         each = [run.get(name) for run in values]
         known = [value for value in each if value is not None]
         spread = (median(known), min(known), max(known)) if known else (None, None, None)
-        figures.append(Figure(name, spread[0], unit, spread[1], spread[2], each))
+        figures.append(Figure(name, spread[0], unit, spread[1], spread[2], each, series.get(name, ())))
     return figures
 
 
@@ -59,8 +62,11 @@ def table(figures: Sequence[Figure]) -> list[str]:
 
 def document(scenario: str, measured_on: Mapping[str, object], figures: Sequence[Figure]) -> str:
     """The JSON of a scenario: figures, and what they were measured on."""
-    content = {"scenario": scenario, **measured_on, "results": [figure._asdict() for figure in figures]}
-    return json.dumps(content, indent=1) + "\n"
+    results = [figure._asdict() for figure in figures]
+    for result in results:
+        if not result["series"]:
+            del result["series"]
+    return json.dumps({"scenario": scenario, **measured_on, "results": results}, indent=1) + "\n"
 
 
 def surroundings(postgres: str, settings: Mapping[str, str], *, quick: bool) -> dict[str, object]:

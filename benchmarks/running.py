@@ -100,12 +100,13 @@ class Session:
             path.write_text(document(name, self._measured_on, figures))
 
     def measure_all(self, directory: Path | None) -> list[str]:
-        """Run every scenario; return the names of those that failed."""
+        """Run every scenario, the long ones only in a quick run; return the names of those that failed."""
         failed, unavailable = [], []
-        for place, name in enumerate(SCENARIOS, 1):
+        names = [name for name, entry in SCENARIOS.items() if self.request.quick or not entry.long]
+        for place, name in enumerate(names, 1):
             path = None if directory is None else directory / f"{name}.json"
             try:
-                self.measure(name, path, f"[{place}/{len(SCENARIOS)}] ")
+                self.measure(name, path, f"[{place}/{len(names)}] ")
             except Unavailable as error:
                 unavailable.append(name)
                 tell(f"{name} cannot run here: {one_line(error)}")

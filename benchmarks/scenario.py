@@ -1,6 +1,6 @@
 """What a scenario is: a function that gets a `Bench`, measures, and returns figures. Values only."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,8 @@ class Result(NamedTuple):
     value: float | None
     """None: it cannot be had here, such as processor time of a server on another host."""
     unit: str
+    series: Sequence[tuple[float, float]] = ()
+    """How it came about, where that is to be drawn: seconds since the beginning, and the value then."""
 
 
 class Unavailable(Exception):
@@ -33,7 +35,7 @@ class Bench:
     """Small sizes: only to see that it runs."""
     processes: int
     params: Mapping[str, float]
-    """Of tasks, rate and seconds those that were given."""
+    """Of tasks, rate, seconds and minutes those that were given."""
     scratch: Path
     """A directory that is removed afterwards."""
     progress: Callable[[str], None]

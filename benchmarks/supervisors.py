@@ -61,10 +61,17 @@ class Supervisor:
 
     def workers(self) -> list[int]:
         """The pids of the workers."""
+        return self._below()[1:]
+
+    def forkserver(self) -> int:
+        """The pid of the forkserver."""
+        return self._below()[0]
+
+    def _below(self) -> list[int]:
+        """The living processes directly below it, oldest first: the forkserver, from which the others come."""
         below = [found for pid in children(self.pid) if (found := entry(pid)) is not None and found.state != "Z"]
         below.sort(key=lambda found: found.started_ticks)
-        # The first is the forkserver, from which the others come.
-        return [found.pid for found in below[1:]]
+        return [found.pid for found in below]
 
     def wait_registered(self) -> None:
         """Wait until it has entered itself in the database and its workers are about to take tasks.
