@@ -214,7 +214,7 @@ def _print_task(found: "views.Details") -> None:
         ("timeout", None if task.timeout is None else duration(task.timeout)),
         ("unique key", task.unique_key),
         ("fence", str(task.fence)),
-        ("payload", task.payload),
+        ("payload", "not for this role to read" if task.payload is None else task.payload),
         ("result", task.result),
         ("error", task.error_log),
     ]

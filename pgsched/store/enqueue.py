@@ -131,8 +131,7 @@ def _chunks(tasks: Sequence[NewTask], turns: Sequence[int]) -> Iterator[list[int
 
 def _batch(tasks: Sequence[NewTask], turns: Sequence[int]) -> _Batch:
     if len(turns) == 1:
-        # Arrays double the time of a single row.
-        return _Batch("enqueue_once", tasks[turns[0]], turns)
+        return _Batch("enqueue_one", tasks[turns[0]][:-1], turns)
     chosen = [tasks[turn] for turn in turns]
     fields = (
         texts(task.task_type for task in chosen),

@@ -160,8 +160,8 @@ class TaskRow:
 
     id: int
     task_type: str
-    payload: str
-    """JSON text."""
+    payload: str | None
+    """JSON text; None: the role may not read payloads and results."""
     run_at: datetime
     status: str
     max_retries: int
@@ -243,7 +243,8 @@ def show(conn: psycopg.Connection[Any], task_id: int) -> Details | None:
     :raises DatabaseError: the server refused.
     """
     with refusals("cannot show the task"):
-        for task in _read(conn, TaskRow, "show_task", task_id):
+        statement = "show_task" if values(conn, "show_rights")[0] else "show_task_outline"
+        for task in _read(conn, TaskRow, statement, task_id):
             holder = []
             if task.status == Status.PROCESSING and task.claimed_by is not None:
                 holder = _read(conn, Supervisor, "list_supervisors", task.claimed_by)

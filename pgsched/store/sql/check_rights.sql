@@ -3,7 +3,7 @@
 SELECT need.relation, string_agg(need.privilege, ', ' ORDER BY need.turn) AS privileges, need.kind
 FROM (
     SELECT relation, privilege, turn, '' AS kind
-    FROM (VALUES ('scheduled_tasks', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    FROM (VALUES ('scheduled_tasks', ARRAY['SELECT', 'INSERT', 'UPDATE']),
                  ('scheduled_tasks_live', ARRAY['SELECT', 'UPDATE', 'DELETE']),
                  ('scheduled_tasks_ended', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
                  ('pgsched_supervisors', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),

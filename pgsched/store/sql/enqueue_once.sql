@@ -1,7 +1,7 @@
 -- Inserts one task unless a live one has its unique key, and returns the id of whichever there is. No row: the other one
 -- was committed after this statement began; run it again. Looks first, so that the sequence moves only when a row is
 -- likely to come. Index: scheduled_tasks_key. Waits for whoever inserts the same key right now.
--- $1 to $9: the fields of a NewTask, in turn. Without a key ($9 is NULL) it is a plain insert.
+-- $1 to $9: the fields of a NewTask, in turn.
 WITH found AS (
     SELECT id FROM scheduled_tasks WHERE unique_key = $9::text AND status IN ('queued', 'processing')
 ), inserted AS (
