@@ -23,7 +23,7 @@ from pgsched.pool.collector import Collector
 from pgsched.pool.deaths import Death
 from pgsched.pool.enforcing import BOOT_TIMEOUT
 from pgsched.pool.keeping import Event, Keeper, app_error
-from pgsched.pool.launcher import Forked, Loaded
+from pgsched.pool.launcher import Forked, Loaded, secrets
 from pgsched.pool.process import Process
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.slot import Slot
@@ -248,6 +248,7 @@ class Filler:
             "slot": slot.number,
             "app": settings.app,
             "dsn": settings.dsn,
+            "secrets": secrets(settings),
             "recorder": settings.recorder,
             "result_limit": settings.result_limit,
             "max_memory": settings.max_memory_per_worker,

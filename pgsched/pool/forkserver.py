@@ -43,9 +43,11 @@ class Forkserver:
             return
         told = wire.decode_message(frame)
         self._groups.update(told["groups"])
-        if told["start_method"] == "forkserver" and not self._load(told["app"]):
-            return
-        if told["start_method"] != "forkserver":
+        if told["start_method"] == "forkserver":
+            os.environ.update(told["secrets"])
+            if not self._load(told["app"]):
+                return
+        else:
             self._say(LOADED, {"task_types": None, "threads": 1})
         # A supervisor that was killed leaves an error in the socket when it had not read everything.
         with contextlib.suppress(OSError):

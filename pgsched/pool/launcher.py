@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pgsched.dsn import VARIABLE
 from pgsched.errors import PoolError
 from pgsched.pool import forkserver, limits, wire
 from pgsched.pool.settings import PoolSettings
@@ -27,6 +28,8 @@ THREAD_VARIABLES: Final = (
     "RAYON_NUM_THREADS",
 )
 """What caps the threads of numeric libraries. There is a worker for every CPU already."""
+SECRETS: Final = (VARIABLE, "PGPASSWORD")
+"""Variables that travel by socket: what a process was started with stays to be read in ``/proc/PID/environ``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,18 @@ class Launcher:
         self.stream = Stream(reading, sink)
         with theirs:
             try:
-                self.pid = _start(theirs.fileno(), writing, settings.environment)
+                self.pid = _start(theirs.fileno(), writing, environment(_given(settings)))
             except OSError:
                 self.close()
                 raise
             finally:
                 os.close(writing)
-        told = {"app": settings.app, "start_method": settings.start_method, "groups": groups}
+        told = {
+            "app": settings.app,
+            "start_method": settings.start_method,
+            "groups": groups,
+            "secrets": secrets(settings),
+        }
         wire.send_message(self.control, forkserver.TOLD, told, [])
 
     def fork(self, number: int, ends: list[int]) -> bool:
@@ -142,12 +150,12 @@ def _understood(frame: bytes) -> Loaded | NotLoaded | Forked:
         raise wire.ProtocolError(f"broken message: {error!r}") from error
 
 
-def _start(control: int, output: int, added: Mapping[str, str]) -> int:
+def _start(control: int, output: int, environment: Mapping[str, str]) -> int:
     """Start the forkserver's interpreter; what it needs to know comes over its standard input."""
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "pgsched.pool.forkserver"],
-        environment({**os.environ, **added}),
+        environment,
         file_actions=[
             (os.POSIX_SPAWN_DUP2, control, 0),
             (os.POSIX_SPAWN_DUP2, output, 1),
@@ -160,9 +168,22 @@ def _start(control: int, output: int, added: Mapping[str, str]) -> int:
     )
 
 
+def secrets(settings: PoolSettings) -> dict[str, str]:
+    """What forkserver and workers put into their environment themselves, so that tasks find the database as we do."""
+    given = _given(settings)
+    found = {name: given[name] for name in SECRETS if name in given}
+    return found | ({VARIABLE: settings.dsn} if settings.dsn else {})
+
+
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of workers: that of the parent, and numeric libraries kept to one thread unless it says more."""
-    if THREAD_VARIABLES[0] in given:
+    """What workers are started with: the parent's environment without secrets, and numeric libraries kept to one thread
+    unless it says more."""
+    kept = {name: value for name, value in given.items() if name not in SECRETS}
+    if THREAD_VARIABLES[0] in kept:
         # The libraries follow it where they have no variable of their own.
-        return dict(given)
-    return {**dict.fromkeys(THREAD_VARIABLES, "1"), **given}
+        return kept
+    return {**dict.fromkeys(THREAD_VARIABLES, "1"), **kept}
+
+
+def _given(settings: PoolSettings) -> dict[str, str]:
+    return {**os.environ, **settings.environment}

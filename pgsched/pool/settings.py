@@ -29,4 +29,4 @@ class PoolSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the environment of forkserver and workers."""
     dsn: str | None = None
-    """Handed to the app in each worker."""
+    """Handed to the app in each worker, and to every other App there as ``PGSCHED_DSN``."""
