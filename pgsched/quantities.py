@@ -86,7 +86,7 @@ def parse_address(value: object, option: str = "address") -> Address | None:
         return value
     if value == "none":
         return None
-    host, colon, port = str(value).rpartition(":")
+    host, colon, port = (value if isinstance(value, str) else "").rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
     if not colon or not bare or bracketed != (":" in bare) or set(bare) & set(" []/@"):
@@ -175,5 +175,9 @@ def _quantity(value: object, units: Mapping[str, float]) -> float:
 
 def _shown(value: object) -> str:
     """One short line of whatever was given; an empty text must be visible as one."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python writes no whole number of more than 4,300 digits.
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
