@@ -35,4 +35,5 @@ def redact(text: str) -> str:
 
 def one_line(error: BaseException | str) -> str:
     """An error's words without line breaks and passwords."""
-    return redact(" ".join(str(error).split()))
+    # First the passwords, which may have spaces in them.
+    return " ".join(redact(str(error)).split())
