@@ -47,6 +47,9 @@ class _Refused(Exception):
         self.status = status
 
 
+METHODS = ("GET", "HEAD")
+
+
 class _Request(NamedTuple):
     method: str
     path: str
@@ -119,15 +122,17 @@ class MetricsServer:
             # A flood must not hold the descriptors that the pool needs.
             writer.transport.abort()
             return
+        silent = False
         try:
             if len(self._connections) > MOST_CONNECTIONS:
                 raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE)
             request = await _read_request(reader)
+            silent = request.method == "HEAD"
             status, content_type, body = await self._answer(request)
         except _Refused as refused:
             status, content_type, body = refused.status, _TEXT, f"{refused.status.phrase}\n".encode()
         async with asyncio.timeout(REQUEST_SECONDS):
-            writer.write(_head(status, content_type, len(body)) + body)
+            writer.write(_head(status, content_type, len(body)) + (b"" if silent else body))
             await writer.drain()
             writer.write_eof()
         await _linger(reader)
@@ -135,7 +140,7 @@ class MetricsServer:
     async def _answer(self, request: _Request) -> tuple[HTTPStatus, str, bytes]:
         if request.path not in ("/metrics", "/healthz"):
             raise _Refused(HTTPStatus.NOT_FOUND)
-        if request.method != "GET":
+        if request.method not in METHODS:
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED)
         if request.path == "/healthz":
             return self._healthz()
@@ -186,7 +191,7 @@ def _head(status: HTTPStatus, content_type: str, length: int) -> bytes:
         "Connection: close",
     ]
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
-        lines.append("Allow: GET")
+        lines.append(f"Allow: {', '.join(METHODS)}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 

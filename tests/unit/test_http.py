@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from pgsched.config import METRICS_ADDRESS, Settings
 from pgsched.errors import ExitCode, UsageError
 from pgsched.ops import http
 from pgsched.ops.exposition import Rendered
@@ -114,12 +115,22 @@ async def test_other_paths_are_not_found(path: str) -> None:
         assert (await ask(address, get(path)))[0] == 404
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
 async def test_other_methods_are_not_allowed(method: str) -> None:
     async with serving() as address:
         status, headers, _ = await ask(address, f"{method} /metrics HTTP/1.1\r\n\r\n".encode())
     assert status == 405
-    assert headers["Allow"] == "GET"
+    assert headers["Allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/other"])
+async def test_head_is_get_without_the_body(path: str) -> None:
+    async with serving() as address:
+        *head, nothing = await ask(address, get(path).replace(b"GET", b"HEAD", 1))
+        *whole, body = await ask(address, get(path))
+    assert nothing == b""
+    assert body
+    assert head == whole
 
 
 async def test_a_refused_body_does_not_cost_the_answer() -> None:
@@ -144,6 +155,8 @@ async def test_a_refused_body_does_not_cost_the_answer() -> None:
         b"GET /metrics HTTP/1.1\r\nAccept: a\nX-Injected: 1\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\nAccept: a\rb\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\nAccept: a\x00\r\n\r\n",
+        b"GET /met\x00rics HTTP/1.1\r\n\r\n",
+        b"\x00" * 100 + b"\r\n\r\n",
     ],
 )
 async def test_malformed_requests_are_bad(request_: bytes) -> None:
@@ -165,6 +178,61 @@ async def test_headers_are_bounded() -> None:
         assert (await ask(address, get("/metrics", "X: " + "x" * 7000)))[0] == 200
         assert (await ask(address, get("/metrics", "X: " + "x" * 9000)))[0] == 431
         assert (await ask(address, b"x" * 20_000))[0] == 431
+
+
+@pytest.mark.parametrize("line", [b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n", b"\x00" * 10_000, b"G" * 1_000_000])
+async def test_a_request_line_of_ten_thousand_bytes_is_too_much(line: bytes) -> None:
+    async with serving() as address:
+        assert (await ask(address, line))[0] == 431
+        assert (await ask(address, get("/healthz")))[0] == 200
+
+
+async def test_of_pipelined_requests_the_first_is_answered() -> None:
+    async with serving() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(get("/healthz") + get("/metrics") * 50)
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_a_client_that_has_closed_its_half_is_answered() -> None:
+    async with serving() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(get("/metrics"))
+        writer.write_eof()
+        assert (await reader.read()).endswith(b"\r\n\r\nup 1\n")
+        writer.close()
+
+
+async def test_clients_that_trickle_do_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, the whole never: the time runs from the connection on."""
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.5)
+
+    async def trickle(address: tuple[str, int]) -> bytes:
+        reader, writer = await asyncio.open_connection(*address)
+        answer = asyncio.ensure_future(reader.read())
+        for byte in get("/metrics", "X: " + "x" * 5000):
+            if answer.done():
+                break
+            writer.write(bytes((byte,)))
+            await asyncio.wait({answer}, timeout=0.01)
+        writer.close()
+        return await answer
+
+    async with serving() as address:
+        slow = [asyncio.ensure_future(trickle(address)) for _ in range(http.MOST_CONNECTIONS - 1)]
+        await eventually_async(lambda: len(_open_connections()) == len(slow))
+        assert (await ask(address, get("/metrics")))[0] == 200
+        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in await asyncio.gather(*slow))
+        await eventually_async(lambda: not _open_connections())
+
+
+def test_the_default_address_is_local() -> None:
+    assert METRICS_ADDRESS.host == "127.0.0.1"
+    assert Settings.parse("tasks:app", {}).metrics_address == METRICS_ADDRESS
 
 
 async def test_a_client_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
