@@ -54,6 +54,17 @@ def _words(path: Path) -> Iterator[tuple[int, str]]:
         yield from enumerate(path.read_text().splitlines(), 1)
 
 
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_what_others_have_written_is_never_code(path: Path) -> None:
+    """Payloads, results and frames are JSON; nothing that reads code is used at all."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not imported & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "code"}
+    assert not called & {"eval", "exec", "compile", "__import__"}
+
+
 @pytest.mark.parametrize("suffix", [".py", ".sql"])
 def test_each_thing_has_one_word(suffix: str) -> None:
     found = [
