@@ -117,7 +117,7 @@ class Filler:
                 return False
             self._learn(message["task_types"])
             slot.booted(time.monotonic(), float(message["cpu_seconds"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ProtocolError(f"broken message: {error!r}") from error
         self._errors.pop(slot.number, None)
         if self._first is not None and not self._first.done() and all(each.ready for each in self._slots.values()):

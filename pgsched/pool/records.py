@@ -5,9 +5,11 @@ A record has a check, because the parent may read it while it is written, or aft
 """
 
 import json
+import math
 import struct
 import zlib
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from pgsched.model import Failure
 from pgsched.pool.wire import REPORTS, ProtocolError
@@ -25,6 +27,13 @@ _RECORD: Final = struct.Struct("<II")
 END_MARK: Final = _RECORD.size
 NO_RECORD: Final = bytes(END_MARK)
 """Stands after the last record in shared memory."""
+_FAILURE: Final[Mapping[str, Any]] = {
+    "error": str,
+    "traceback": str | None,
+    "peak_memory": int | None,
+    "out_of_memory": bool | None,
+}
+"""What a report says of a failure; the rest is the parent's to add."""
 
 
 class Report(NamedTuple):
@@ -63,7 +72,7 @@ def decode_reports(frame: bytes) -> tuple[float, list[Report]]:
     except struct.error as error:
         raise ProtocolError(f"broken reports: {error}") from error
     reports, end = _records(frame)
-    if end != len(frame):
+    if end != len(frame) or not 0 <= cpu_seconds < math.inf:
         raise ProtocolError(f"broken reports: {len(frame) - end} bytes are no record")
     return cpu_seconds, reports
 
@@ -87,6 +96,8 @@ def _records(frame: bytes) -> tuple[list[Report], int]:
         try:
             body = report[_REPORT.size :].decode()
         except UnicodeDecodeError:
+            break
+        if code not in (RETURNED, RAISED) or not 0 <= seconds < math.inf:
             break
         reports.append(Report(sequence, code, flags, seconds, body))
         at = begin + size
@@ -112,6 +123,13 @@ def decode_failure(body: str) -> Failure:
     :raises ProtocolError: it is none.
     """
     try:
-        return Failure(**json.loads(body))
-    except (ValueError, TypeError) as error:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"broken failure: {error}") from error
+    # What is stored and logged later is nobody's to doubt there.
+    if not isinstance(content, dict) or not isinstance(content.get("error"), str):
+        raise ProtocolError("broken failure: it says no error")
+    for name, value in content.items():
+        if not isinstance(value, _FAILURE.get(name, ())) or (isinstance(value, int) and not 0 <= value < 2**63):
+            raise ProtocolError(f"broken failure: it says {name!r} otherwise than a worker does")
+    return Failure(**content)

@@ -201,7 +201,7 @@ def decode_message(frame: bytes) -> Any:
     """
     try:
         return json.loads(frame[1:])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"broken message: {error}") from error
 
 
@@ -236,6 +236,8 @@ class Parts:
             return None
         frame = b"".join(self._parts)
         self._parts.clear()
+        if not frame:
+            raise ProtocolError("empty frame")
         return frame
 
 
