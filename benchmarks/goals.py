@@ -51,6 +51,16 @@ GOALS = (
     Goal("recovery", "slot_ready_ms", 300),
     Goal("recovery", "restart_takeover_ms", 1000),
     Goal("memory", "parent_mb", 100),
+    # What shared memory and dead tuples come to depends on others, and on when vacuum comes by.
+    *(
+        Goal("soak", f"{name}_growth", 0.05)
+        for name in (
+            *("parent_unique", "parent_descriptors", "forkserver_unique", "forkserver_descriptors"),
+            *("worker_unique", "worker_descriptors", "live_table", "live_index", "ended_table", "ended_index"),
+            *("failures", "supervisors", "metrics", "metrics_files", "claim_p99"),
+        )
+    ),
+    Goal("soak", "tasks_per_s_growth", -0.05, at_least=True),
     Goal("peers", "drain_vs_pgqueuer", 1.0, at_least=True),
     Goal("peers", "drain_vs_procrastinate", 8, at_least=True),
     Goal("peers", "drain_vs_celery", 25, at_least=True),

@@ -1,4 +1,5 @@
-"""Draws figures as SVG with matplotlib: bars with the spread over the runs; for ``claim`` a line for each variant."""
+"""Draws figures as SVG with matplotlib: bars with the spread over the runs, lines for ``claim`` and for what was
+watched over time."""
 
 import math
 import re
@@ -21,6 +22,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+COLUMNS = 4
 COLOURS = ("#1f6feb", "#d1742f", "#3f8f4f", "#8250df")
 
 
@@ -90,6 +92,9 @@ def draw(scenario: str, figures: Mapping[str, Figure], directory: Path) -> list[
         if scenario == "claim" and (series := claim_series(figures)):
             _save(_claim(series), directory / "claim.svg")
             drawn.append(("claim.svg", "Claims a second"))
+        if watched := {name: figure for name, figure in figures.items() if figure.series}:
+            _save(_over_time(watched, figures), directory / f"{scenario}-series.svg")
+            drawn.append((f"{scenario}-series.svg", "Over time, in minutes"))
         for chart in CHARTS:
             if chart.scenario == scenario and (bars := bars_of(chart.pattern, figures)):
                 _save(_bars(chart, bars), directory / f"{chart.file}.svg")
@@ -148,6 +153,25 @@ def _claim(series: Mapping[int, Mapping[str, Mapping[int, float]]]) -> Canvas:
         axes.set_title(f"{clients} client{'s' if clients > 1 else ''}", loc="left")
     row[0].set_ylabel("claims a second")
     row[0].legend(frameon=False)
+    return canvas
+
+
+def _over_time(watched: Mapping[str, Figure], figures: Mapping[str, Figure]) -> Canvas:
+    """Small multiples, each from zero on: so what grows is seen to grow, and noise is seen as noise."""
+    rows = math.ceil(len(watched) / COLUMNS)
+    canvas = Canvas(figsize=(3.2 * COLUMNS, 1.6 * rows), layout="constrained")
+    places = canvas.subplots(rows, COLUMNS, squeeze=False, sharex=True).flat
+    warm_up = figures.get("warm_up_s")
+    for (name, figure), axes in zip(watched.items(), places, strict=False):
+        times, values = zip(*figure.series, strict=True)
+        axes.plot([seconds / 60 for seconds in times], values, color=COLOURS[0], linewidth=1)
+        if warm_up is not None and warm_up.value is not None:
+            axes.axvspan(0, warm_up.value / 60, color="#eeeeee", linewidth=0)
+        axes.set_ylim(0, max(*values, 1e-9) * 1.15)
+        axes.set_title(f"{name} ({figure.unit})" if figure.unit else name, loc="left", fontsize="small")
+        axes.tick_params(labelsize="x-small")
+    for axes in places:
+        axes.set_axis_off()
     return canvas
 
 

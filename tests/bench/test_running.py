@@ -9,6 +9,7 @@ import pytest
 from benchmarks import running
 from benchmarks.registry import SCENARIOS, Entry
 from benchmarks.report import page, read
+from benchmarks.results import document, summarise, surroundings
 from benchmarks.running import Request, Session
 from benchmarks.scenario import Bench, Result, Scenario, Unavailable
 from benchmarks.server import Server
@@ -45,6 +46,16 @@ def test_one_that_fails_does_not_stop_the_others(
     assert "unavailable cannot run here: redis-server is not installed" in told.err
     assert "tasks_per_s" in told.out
     assert [path.name for path in tmp_path.iterdir()] == ["good.json"]
+
+
+def test_what_takes_very_long_is_for_quick_runs_only(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "SCENARIOS", {"good": Entry(f"{__name__}:good", "the good one", long=True)})
+    for quick, times in ((False, 0), (True, 1)):
+        request = Request(repeat=1, quick=quick, processes=2, params={"tasks": 7})
+        assert Session(Server(empty_dsn), request).measure_all(None) == []
+        assert capsys.readouterr().out.count("tasks_per_s") == times
 
 
 def test_what_is_kept_says_what_it_was_measured_on(session: Session, tmp_path: Path) -> None:
@@ -88,6 +99,14 @@ def test_claims_are_compared_side_by_side(kept: Callable[..., Path]) -> None:
     assert "| clients | batch | skip_locked | ours |" in lines
     assert "| 4 | 10 | 5 | 6 |" in lines
     assert "| 4 | 10 |  | 2 |" in lines
+
+
+def test_what_was_watched_is_kept_point_by_point(tmp_path: Path) -> None:
+    points = [(1.0, 5.0), (2.0, 6.5)]
+    figures = summarise([[Result("parent_mb", 6.0, "MiB", points)], [Result("parent_mb", 7.0, "MiB")]])
+    path = tmp_path / "soak.json"
+    path.write_text(document("soak", surroundings("18", {}, quick=False), figures))
+    assert read(path).figures["parent_mb"].series == [[1.0, 5.0], [2.0, 6.5]]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
