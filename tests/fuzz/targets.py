@@ -22,6 +22,7 @@ from pgsched.signature import Signature
 from pgsched.store.connection import _parameters
 
 Value = TypeVar("Value")
+Reader = Callable[[bytes], object]
 
 LONGEST = 1000
 """Characters of a message for a person."""
@@ -30,9 +31,9 @@ _ANY = Signature("any", lambda **arguments: arguments)
 
 def frames(data: bytes) -> None:
     """Whatever a worker sends is a frame or a ProtocolError."""
-    parts = wire.Parts()
+    readers: list[Reader] = [_whole(wire.Parts()), wire.decode_message, records.decode_reports, _runs, _failure]
     for datagram in (data, data[: len(data) // 2], data[len(data) // 2 :]):
-        for read in (_whole(parts), wire.decode_message, records.decode_reports, _runs, _failure):
+        for read in readers:
             try:
                 read(datagram)
             except wire.ProtocolError:
@@ -73,24 +74,28 @@ def payload(data: bytes) -> None:
     else:
         # NaN is not equal to itself.
         assert repr(found) == repr(expected)
-    for store in (check_payload, lambda value: to_json(value, 1 << 20)):
-        _stored(store, expected)
+    _stored(check_payload, expected)
+    _stored(lambda value: to_json(value, 1 << 20), expected)
 
 
 def quantities(data: bytes) -> None:
     """A quantity is in its range, or refused in one line."""
     text = _text(data)
     for value in (text, [text], len(data) * 10 ** (len(data) % 5000), *_number(text)):
-        seconds = _refused_or(lambda value=value: parse_seconds(value, "--option", 0.5, 100.0))
-        assert seconds is None or 0.5 <= seconds <= 100
-        size = _refused_or(lambda value=value: parse_bytes(value, "--option", 10, 1 << 40))
-        assert size is None or 10 <= size <= 1 << 40
-        number = _refused_or(lambda value=value: parse_number(value, "--option", -5, 1000))
-        assert number is None or -5 <= number <= 1000
-        name = _refused_or(lambda value=value: check_name("--option", value))
-        assert name is None or (name.isprintable() and name.encode() and 1 <= len(name) <= 64)
-        address = _refused_or(lambda value=value: parse_address(value, "--option"))
-        assert address is None or parse_address(str(address)) == address
+        _quantity(value)
+
+
+def _quantity(value: object) -> None:
+    seconds = _refused_or(lambda: parse_seconds(value, "--option", 0.5, 100.0))
+    assert seconds is None or 0.5 <= seconds <= 100
+    size = _refused_or(lambda: parse_bytes(value, "--option", 10, 1 << 40))
+    assert size is None or 10 <= size <= 1 << 40
+    number = _refused_or(lambda: parse_number(value, "--option", -5, 1000))
+    assert number is None or -5 <= number <= 1000
+    name = _refused_or(lambda: check_name("--option", value))
+    assert name is None or (name.isprintable() and name.encode() and 1 <= len(name) <= 64)
+    address = _refused_or(lambda: parse_address(value, "--option"))
+    assert address is None or parse_address(str(address)) == address
 
 
 def dsn(data: bytes) -> None:
@@ -136,7 +141,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 }
 
 
-def _whole(parts: wire.Parts) -> Callable[[bytes], object]:
+def _whole(parts: wire.Parts) -> Reader:
     def read(datagram: bytes) -> None:
         frame = parts.whole(datagram)
         assert frame is None or frame
