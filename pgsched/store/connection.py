@@ -109,6 +109,9 @@ def cut(connection: Connection | psycopg.Connection[Any]) -> None:
 
 
 def _parameters(dsn: str, timeout: float, application_name: str) -> dict[str, Any]:
+    if "\0" in dsn:
+        # libpq would take what stands before it for the whole.
+        raise UsageError("malformed DSN (it contains a NUL character): must be postgresql://... or key=value pairs")
     try:
         parameters = conninfo_to_dict(dsn)
     except (psycopg.Error, UnicodeError) as error:
