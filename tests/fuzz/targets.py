@@ -109,6 +109,7 @@ def dsn(data: bytes) -> None:
         refused = str(error)
     if refused is None:
         assert found["client_encoding"] == "utf8"
+        assert "\0" not in text
     else:
         assert re.fullmatch(r"malformed DSN \([^\"]*\): must be postgresql://\.\.\. or key=value pairs", refused)
 

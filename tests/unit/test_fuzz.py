@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgsched.cli.commands import pgsched
@@ -62,6 +62,7 @@ def test_payloads_at_the_limits(text: str) -> None:
 
 
 @some
+@example(b"host=here\0 password=there")
 @given(
     st.binary()
     | st.lists(_words | st.text(max_size=3), max_size=12).map(lambda parts: "".join(parts).encode(errors="ignore"))
