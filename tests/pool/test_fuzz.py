@@ -103,9 +103,11 @@ async def _send(harness: Harness, datagrams: list[bytes]) -> None:
         # Our duplicate of the worker's end: as if it had sent this.
         process.spare.send(datagram)
     outcome = await harness.outcome(task_id)
-    assert outcome.kind is OutcomeKind.CRASHED
-    assert outcome.failure is not None
-    assert "was written to by something else" in outcome.failure.error
+    # Interrupted, at no cost, where the worker had not even begun.
+    assert outcome.kind in (OutcomeKind.CRASHED, OutcomeKind.INTERRUPTED)
+    if outcome.kind is OutcomeKind.CRASHED:
+        assert outcome.failure is not None
+        assert "was written to by something else" in outcome.failure.error
 
 
 def test_a_worker_that_sends_what_is_no_frame_is_replaced() -> None:
@@ -113,13 +115,13 @@ def test_a_worker_that_sends_what_is_no_frame_is_replaced() -> None:
     lost: list[dict[str, Any]] = []
     hits = 0
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(_wrong)
     def hit(datagram: bytes) -> None:
         nonlocal hits
         runner.run(_send(harness, [datagram]))
         hits += 1
-        assert lost == []
+        assert (lost, harness.pool.restarts[PROTOCOL]) == ([], hits)
 
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(lambda _, context: lost.append(context))
