@@ -2,7 +2,8 @@
 -- at the clock and not at the transaction, which may be old. No index but the ones that every row enters; locks nothing.
 -- $1 to $8: an array for each field of a NewTask, in turn.
 --
--- The ids are drawn first, in order, because RETURNING would ask for the right to read the table.
+-- The ids are drawn first, in order, because RETURNING would ask for the right to read the table. A materialised CTE is
+-- read in the order in which it was made.
 WITH task AS MATERIALIZED (
     SELECT nextval('scheduled_tasks_id_seq') AS id, given.*
     FROM unnest($1::text[], $2::jsonb[], $3::text[], $4::smallint[],
@@ -15,4 +16,4 @@ WITH task AS MATERIALIZED (
            coalesce(run_at, clock_timestamp() + make_interval(secs => delay)), timeout
     FROM task
 )
-SELECT id FROM task ORDER BY turn
+SELECT id FROM task
