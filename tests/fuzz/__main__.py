@@ -4,9 +4,11 @@ atheris is in no requirement of ours: ``pip install atheris`` where it is wanted
 minute; a finding ends it at once, with the bytes in a file ``crash-…``.
 """
 
+import importlib
 import sys
+from typing import Any
 
-import atheris
+atheris: Any = importlib.import_module("atheris")
 
 with atheris.instrument_imports(include=["pgsched", "json"]):
     from tests.fuzz.targets import TARGETS
