@@ -168,7 +168,11 @@ def _of_schema(conn: psycopg.Connection[Any], role: str) -> Iterator[Problem]:
         return
     for kind, name in rows(conn, "check_tables"):
         yield _of_table(kind, name)
-    served = dict(rows(conn, "partitions"))
+    if not any(relation == "pgsched_supervisors" for relation, _, _ in lacking):
+        yield from _of_partitions(dict(rows(conn, "partitions")))
+
+
+def _of_partitions(served: dict[int, bool]) -> Iterator[Problem]:
     unserved = [number for number, is_served in served.items() if not is_served]
     # With no supervisor at all, nothing is served, and nobody wonders.
     if 0 < len(unserved) < len(served):
