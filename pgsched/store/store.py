@@ -159,16 +159,17 @@ class Store:
         """
         return set(await self._ask(self._upkeep, "confirm", supervisor_id, *_columns(claims)))
 
-    async def strays(self, supervisor_id: int, held: Sequence[int]) -> int:
-        """Release every claim of the supervisor that it does not hold; return how many.
+    async def strays(self, supervisor_id: int, held: Sequence[int]) -> list[Claim]:
+        """Release every claim of the supervisor that it does not hold; return those that it has reaped.
 
-        No claim may be under way, or it would be taken for a stray.
+        Those are not released, because somebody may have executed them. No claim may be under way, or it would be
+        taken for a stray.
         """
         known = set(held)
-        strays = sorted(row for row in await self._ask(self._work, "strays", supervisor_id) if row[0] not in known)
-        if not strays:
-            return 0
-        return len(await self._ask(self._work, "release_strays", supervisor_id, *_columns(strays)))
+        strays = [row for row in await self._ask(self._work, "strays", supervisor_id) if row[0] not in known]
+        if claimed := sorted(row[:2] for row in strays if not row[-1]):
+            await self._ask(self._work, "release_strays", supervisor_id, *_columns(claimed))
+        return claims_of(row[:-1] for row in strays if row[-1])
 
     async def depth(self) -> list[Depth]:
         """How much there is in each queue, counted now or a few seconds ago, by whatever supervisor."""

@@ -52,10 +52,7 @@ class Reaper:
             await self._release_strays()
         while True:
             claims = await self._reap()
-            self._holdings.add(claims)
-            self._observer.reaped(claims)
-            for claim in claims:
-                self._on_outcome(claim, lost())
+            self._take(claims)
             if len(claims) < BATCH:
                 return min(self._interval, SUSPICIOUS) if self._exchange.strays_suspected else self._interval
 
@@ -65,6 +62,12 @@ class Reaper:
         except DatabaseError:
             self._exchange.suspect_strays()
             raise
+
+    def _take(self, claims: list[Claim]) -> None:
+        self._holdings.add(claims)
+        self._observer.reaped(claims)
+        for claim in claims:
+            self._on_outcome(claim, lost())
 
     async def _bury_neighbours(self) -> None:
         """End at once the leases of supervisors of this host whose process is gone."""
@@ -82,5 +85,5 @@ class Reaper:
         # With no claim in flight, every row under our name that we do not hold comes from a lost reply.
         async with self._exchange.quiet:
             began = self._exchange.clock()
-            await self._store.strays(self._supervisor_id, self._holdings.ids())
+            self._take(await self._store.strays(self._supervisor_id, self._holdings.ids()))
         self._exchange.strays_released(began)

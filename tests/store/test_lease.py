@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from pgsched.errors import SchemaError
 from pgsched.store.sql import load
 from pgsched.store.store import Store
-from tests.store.desk import IDENTITY, KINDS, WANT, Table, completed, supervisor
+from tests.store.desk import IDENTITY, KINDS, WANT, Table, completed, retry, supervisor
 from tests.support import Server
 
 Connect = Callable[..., psycopg.Connection]
@@ -144,8 +144,8 @@ class TestStrays:
         async with supervisor(dsn) as me, supervisor(dsn) as other:
             mine = await me.claim(total=2)
             theirs = await other.claim()
-            assert await me.store.strays(me.id, [claim.task_id for claim in mine]) == 0
-            assert await me.store.strays(me.id, [mine[0].task_id]) == 1
+            assert await me.store.strays(me.id, [claim.task_id for claim in mine]) == []
+            assert await me.store.strays(me.id, [mine[0].task_id]) == []
             row = table.row(mine[1].task_id)
             assert (row.status, row.fence, row.claimed_by, row.retry_count) == ("queued", 2, None, 0)
             assert await me.settle(completed(mine[0]), completed(mine[1])) == [True, False]
@@ -164,13 +164,37 @@ class TestStrays:
             ids = [changed, given_away, back]
             assert cursor.execute(load("release_strays"), (me.id, ids, [1, 1, 1])).fetchall() == []
 
+    async def test_what_was_reaped_is_not_released_because_somebody_may_have_begun_it(
+        self, dsn: str, table: Table
+    ) -> None:
+        """The reply to a reap was lost: without this, a task that kills its supervisor would cost nothing then."""
+        reaped, *ownerless = table.insert(2)
+        async with supervisor(dsn) as me, supervisor(dsn) as dead:
+            await dead.claim(total=1)
+            table.expire(dead.id)
+            table.sql(
+                "UPDATE scheduled_tasks SET status = 'processing', updated_at = now() - interval '6 minutes'"
+                " WHERE id = ANY (%s)",
+                ownerless,
+            )
+            taken = await me.store.reap(me.id, 10)
+            claimed = table.insert()
+            assert len(await me.claim()) == 1
+            strays = await me.store.strays(me.id, [])
+            assert {(claim.task_id, claim.fence, claim.attempt) for claim in strays} == {
+                (claim.task_id, claim.fence, 1) for claim in taken
+            }
+            assert table.row(claimed[0]).status == "queued"
+            assert await me.settle(*map(retry, strays)) == [True, True]
+            assert table.row(reaped).retry_count == 1
+
     async def test_many(self, dsn: str, table: Table) -> None:
         table.insert(2000)
         async with supervisor(dsn) as me:
             claims = await me.claim(WANT._replace(quota=2000), total=2000)
             held = [claim.task_id for claim in claims[::2]]
-            assert await me.store.strays(me.id, held) == 1000
-            assert await me.store.strays(me.id, held) == 0
+            assert await me.store.strays(me.id, held) == []
+            assert table.statuses() == {"processing": 1000, "queued": 1000}
 
 
 class TestSchema:
@@ -213,7 +237,7 @@ async def test_the_rights_that_check_asks_for_are_all_that_a_supervisor_needs(
             assert await me.settle(*[kind(c) for kind, c in zip(KINDS, claims, strict=False)]) == [True] * 4
             held = [(claim.task_id, claim.fence) for claim in claims]
             assert await me.store.confirm(me.id, held) == {held[4]}
-            assert await me.store.strays(me.id, []) == 1
+            assert await me.store.strays(me.id, []) == []
             assert await me.store.reap(me.id, 10) == []
             assert await me.store.prune(-1, 10) == 2
             assert await me.store.make_range(3600, 3600)

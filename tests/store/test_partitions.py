@@ -163,7 +163,8 @@ class TestTheWayOfATask:
             held = [(claim.task_id, claim.fence) for claim in reaped]
             assert await me.store.confirm(me.id, held) == set(held)
             assert await me.settle(retry(reaped[0]), released(reaped[1])) == [True] * 2
-            assert await me.store.strays(me.id, [claim.task_id for claim in reaped[5:]]) == 3
+            lost = await me.store.strays(me.id, [claim.task_id for claim in reaped[5:]])
+            assert await me.settle(*map(released, lost)) == [True] * 3
             ids = [claim.task_id for claim in reaped[5:]]
             assert admin.cancel(connect(), Filter(ids=ids)).ids == sorted(ids)
             assert admin.retry(connect(), Filter(ids=ids)).ids == sorted(ids)
