@@ -416,6 +416,18 @@ def grow(megabytes: int, seconds: float = 5.0) -> int:
 
 
 @app.task(memory="128MiB")
+def grow_stubbornly(megabytes: int) -> None:
+    """Grow, and catch everything, for ever."""
+    while True:
+        try:
+            block = bytearray(megabytes * MIB)
+            block[:: resource.getpagesize()] = b"x" * len(block[:: resource.getpagesize()])
+            stubborn.function()
+        except BaseException:
+            traceback.format_exc()
+
+
+@app.task(memory="128MiB")
 def grow_below(megabytes: int) -> None:
     """The memory is used by a process of the task's."""
     process = multiprocessing.Process(target=grow.function, args=(megabytes, 60.0))

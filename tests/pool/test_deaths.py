@@ -5,8 +5,10 @@ The steps are held by stopping the worker (SIGSTOP) or the parent's loop, not by
 
 import functools
 import json
+import math
 import os
 import random
+import select
 import signal
 import time
 from collections import Counter
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pgsched.model import Claim, Outcome, OutcomeKind
+from pgsched.pool.deaths import LOST
 from tests.pool.conftest import Harness, app_in, pooled
 from tests.support import eventually, eventually_async, gone, process
 
@@ -207,6 +210,83 @@ async def test_reports_do_not_wait_behind_a_task_that_turns_out_long(tmp_path: P
         assert [running.claim.task_id for running in harness.pool.running()] == [last]
         done.touch()
         assert (await harness.outcome(last)).kind is OutcomeKind.RETURNED
+
+
+async def test_a_report_does_not_wait_behind_a_task_that_is_not_brief(tmp_path: Path) -> None:
+    """Nobody knows how long that one takes."""
+    done, mark = tmp_path / "done", tmp_path / "mark"
+    async with pooled() as harness:
+        first = harness.claim("noop")
+        last = harness.claim("wait_for", json.dumps({"path": str(done), "mark": str(mark)}))
+        slot = harness.pool._workers.slots[0]
+        # In one frame, so that the worker has the ticket of the second when the first one ends.
+        for claim, brief in ((first, True), (last, False)):
+            slot.stage(claim, math.inf, None, time.monotonic(), brief=brief)
+            harness.dispatched[claim.task_id] = claim
+        assert slot.flush() == []
+        eventually(mark.exists)
+        assert slot.process is not None
+        sock = slot.process.sock
+        eventually(lambda: select.select([sock], [], [], 0)[0], "the first one's report")
+        done.touch()
+        assert (await harness.outcome(first.task_id)).kind is OutcomeKind.RETURNED
+        assert (await harness.outcome(last.task_id)).kind is OutcomeKind.RETURNED
+
+
+async def test_a_worker_whose_end_and_last_report_come_together() -> None:
+    """Its report counts, and whoever hears of it sends the dead worker nothing."""
+    async with pooled() as harness:
+        pid = harness.worker()
+        task = harness.start("add", '{"a": 41}')
+        process = harness.pool._workers.slots[0].process
+        assert process is not None
+        eventually(lambda: select.select([process.sock], [], [], 0)[0], "the report")
+        kill(pid, signal.SIGKILL)
+        eventually(lambda: gone(pid))
+        answered: list[bool] = []
+        harness.react = lambda claim, outcome: answered.append(harness.dispatch(harness.claim("noop"), 1))
+        # The loop has not run: this turn finds both.
+        harness.pool.turn()
+        assert harness.outcomes[task].result == "42"
+        assert answered == [False]
+        harness.react = lambda claim, outcome: None
+        await refilled(harness, pid)
+
+
+async def test_an_end_that_is_told_twice_counts_once() -> None:
+    async with pooled() as harness:
+        pid = harness.worker()
+        workers = harness.pool._workers
+        slot, process = workers.slots[0], workers.slots[0].process
+        assert process is not None
+        kill(pid, signal.SIGKILL)
+        await eventually_async(lambda: harness.died(1))
+        await refilled(harness, pid)
+        workers.died(slot, process, LOST)
+        assert harness.pool.restarts == {"idle": 1}
+        assert await harness.value("add", '{"a": 1}') == "2"
+
+
+async def test_with_more_frames_unread_than_are_read_at_once(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with pooled() as harness:
+        pid = harness.worker()
+        slot = harness.pool._workers.slots[0]
+        early = []
+        for _ in range(150):
+            # Each of them sends the report before it by itself.
+            claim = harness.claim("noop")
+            slot.stage(claim, math.inf, None, time.monotonic(), brief=False)
+            harness.dispatched[claim.task_id] = claim
+            early.append(claim.task_id)
+        assert slot.flush() == []
+        last = harness.start("wait_for", json.dumps({"path": str(tmp_path / "never"), "mark": str(mark)}), ahead=200)
+        eventually(mark.exists)
+        kill(pid, signal.SIGKILL)
+        eventually(lambda: gone(pid))
+        assert (await harness.outcome(last)).kind is OutcomeKind.CRASHED
+        assert {harness.outcomes[task_id].kind for task_id in early} == {OutcomeKind.RETURNED}
+        await refilled(harness, pid)
 
 
 async def test_the_last_words_of_a_task_sent_ahead_are_kept() -> None:

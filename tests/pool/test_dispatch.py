@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 from pathlib import Path
 
@@ -131,6 +132,59 @@ async def test_stopping_the_running_task_gives_those_behind_it_back(tmp_path: Pa
         harness.pool.stop_task(running, OutcomeKind.CANCELLED, "cancelled")
         harness.pool.stop_task(5, OutcomeKind.CANCELLED, "cancelled")
         await harness.free()
+
+
+async def test_a_run_that_was_taken_back_is_not_begun_although_the_worker_has_it(tmp_path: Path) -> None:
+    """It came in the same frame as the one that runs; its ticket is gone."""
+    mark, done = tmp_path / "mark", tmp_path / "done"
+    async with pooled() as harness:
+        claims = [harness.claim("wait_for", json.dumps({"path": str(done), "mark": str(mark)}))]
+        claims += [harness.claim("add", json.dumps({"a": number})) for number in range(3)]
+        for claim in claims:
+            assert harness.pool.dispatch(claim, 9)
+            harness.dispatched[claim.task_id] = claim
+        assert harness.pool.flush() == []
+        await eventually_async(mark.exists)
+        assert harness.recall() == claims[1:]
+        following = harness.start("add", '{"a": 41}', ahead=9)
+        done.touch()
+        assert (await harness.outcome(following)).result == "42"
+        assert len(harness.outcomes) == 2
+
+
+async def test_a_report_does_not_wait_while_there_is_nothing_to_do() -> None:
+    async with pooled() as harness:
+        harness.start("noop", ahead=9)
+        process = harness.pool._workers.slots[0].process
+        assert process is not None
+        # The loop does not run here, so the parent does not look for it either.
+        eventually(lambda: select.select([process.sock], [], [], 0)[0], "the report")
+
+
+async def test_a_full_socket_is_empty_after_everything_was_taken_back() -> None:
+    """An idle worker does not read; its socket has to have room for what comes next."""
+    async with pooled() as harness:
+        stop_all(harness)
+        payload = json.dumps({"value": "x" * 50_000})
+        for _ in range(3):
+            sent = 0
+            while harness.dispatch(harness.claim("length", payload), 1000):
+                sent += 1
+            assert len(harness.recall()) == sent > 0
+        continue_all(harness)
+        assert await harness.value("length", payload) == "50000"
+
+
+async def test_a_stop_meant_for_another_claim_of_the_task_stops_nothing(tmp_path: Path) -> None:
+    mark, done = tmp_path / "mark", tmp_path / "done"
+    async with pooled() as harness:
+        running = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}))
+        await eventually_async(mark.exists)
+        harness.pool.stop_task(running, OutcomeKind.CANCELLED, "cancelled", fence=6)
+        done.touch()
+        assert (await harness.outcome(running)).kind is OutcomeKind.RETURNED
+        await harness.free()
+        assert not harness.pool.restarts
 
 
 async def test_running_tells_what_runs(tmp_path: Path) -> None:

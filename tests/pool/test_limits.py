@@ -132,6 +132,18 @@ async def test_asking_again_does_not_prolong_the_grace_period(tmp_path: Path) ->
         await eventually_async(ended, timeout=2)
 
 
+async def test_looking_often_does_not_prolong_it_either() -> None:
+    async with pooled(grace=0.3) as harness:
+        task = harness.start("stubborn", timeout=0.1)
+
+        def ended() -> bool:
+            harness.pool.turn()
+            return task in harness.outcomes
+
+        await eventually_async(ended, timeout=3)
+        assert harness.outcomes[task].kind is OutcomeKind.TIMED_OUT
+
+
 @pytest.mark.parametrize("task_type", ["grow", "grow_below"])
 async def test_a_memory_limit_counts_the_task_and_what_it_started(task_type: str) -> None:
     async with pooled() as harness:
@@ -146,6 +158,15 @@ async def test_a_memory_limit_counts_the_task_and_what_it_started(task_type: str
         await harness.free()
         assert harness.pool.restarts == {"over_memory": 1}
         assert await harness.value("grow", '{"megabytes": 20, "seconds": 0.2}') == str(20 * 1024 * 1024)
+
+
+async def test_a_task_over_its_memory_has_little_grace() -> None:
+    """It may go on growing; whoever does not heed the soft signal is ended soon, however long the grace."""
+    async with pooled(grace=60.0) as harness:
+        began = time.monotonic()
+        outcome = await harness.run("grow_stubbornly", '{"megabytes": 200}', timeout=10)
+        assert outcome.kind is OutcomeKind.OVER_MEMORY
+        assert time.monotonic() - began < 10
 
 
 async def test_memory_that_processes_share_is_counted_once() -> None:

@@ -155,6 +155,28 @@ def test_parts_that_never_end_are_refused() -> None:
         parts.whole(bytes((wire.PART,)))
 
 
+def test_an_empty_frame_is_refused() -> None:
+    with pytest.raises(wire.ProtocolError, match="empty"):
+        wire.Parts().whole(b"")
+
+
+def test_bytes_behind_the_last_report_are_refused() -> None:
+    frame = records.encode_head(0.5) + records.encode_report(1, records.RETURNED, 0, 0.5, "1")
+    assert len(records.decode_reports(frame)[1]) == 1
+    with pytest.raises(wire.ProtocolError, match="1 bytes are no record"):
+        records.decode_reports(frame + b"x")
+
+
+def test_a_long_frame_does_not_begin_with_the_one_before(pair: Pair) -> None:
+    ours, theirs = pair
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * 1024 * 1024)
+    parts = wire.Parts()
+    for letter in (b"a", b"b"):
+        wire.send_long(theirs, letter * 100_000)
+        frames = [parts.whole(ours.recv(wire.LIMIT)) for _ in range(2)]
+        assert frames == [None, letter * 100_000]
+
+
 def test_the_end_of_file_is_an_empty_frame(pair: Pair) -> None:
     ours, theirs = pair
     ours.close()

@@ -1,11 +1,14 @@
 """Connections that fail, hang, lie or change sides; what is logged of it; and that no password ever is."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import psycopg
@@ -14,7 +17,8 @@ import pytest
 from pgsched.errors import DatabaseError, DeadlineError, UsageError
 from pgsched.events import FIELDS
 from pgsched.store import redaction
-from pgsched.store.connection import connect, connect_sync, deadline, redact
+from pgsched.store.bounded import BoundedConnection
+from pgsched.store.connection import Connection, connect, connect_sync, deadline, redact
 from pgsched.store.outage import CALM, Outage
 from pgsched.store.store import Store
 from tests.proxy import Proxy
@@ -153,6 +157,17 @@ class TestConnect:
         await connection.close()
 
 
+def silent_after(proxy: Proxy) -> Callable[..., Awaitable[Connection]]:
+    """`connect`, after which the relay falls silent."""
+
+    async def connected(dsn: str, **options: Any) -> Connection:
+        connection = await connect(dsn, **options)
+        proxy.silence()
+        return connection
+
+    return connected
+
+
 class TestDeadline:
     async def test_a_silent_server_is_cut_off(self, proxy: Proxy) -> None:
         connection = await connect(proxy.dsn, timeout=5)
@@ -176,6 +191,64 @@ class TestDeadline:
             assert time.monotonic() - started < 1
             proxy.pass_on()
             assert await me.store.renew(me.id, 60)
+
+    async def test_a_session_that_is_not_answered_at_its_beginning_is_cut_off(self, proxy: Proxy) -> None:
+        store = Store(proxy.dsn, db_timeout=0.5)
+        # The connection is made, and then the server has nothing more to say.
+        with mock.patch("pgsched.store.line.connect", silent_after(proxy)), pytest.raises(DeadlineError):
+            await store.renew(1, 60)
+        proxy.pass_on()
+        await store.close()
+
+    async def test_a_silent_server_is_not_waited_for_when_the_schema_is_looked_at(self, proxy: Proxy) -> None:
+        async with supervisor(proxy.dsn, db_timeout=0.5) as me:
+            await me.store.check_schema()
+            proxy.silence()
+            with pytest.raises(DeadlineError):
+                await me.store.check_schema()
+            proxy.pass_on()
+
+    async def test_a_call_that_does_not_end_with_its_socket_is_left_behind(self, proxy: Proxy) -> None:
+        connection = await connect(proxy.dsn, timeout=5)
+        ended = asyncio.Event()
+
+        async def deaf() -> None:
+            while not ended.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await ended.wait()
+
+        started = time.monotonic()
+        with pytest.raises(DeadlineError):
+            await deadline(connection, deaf(), 0.1)
+        assert time.monotonic() - started < 5
+        ended.set()
+        await connection.close()
+
+    async def test_calls_on_a_line_are_served_one_at_a_time(self, dsn: str) -> None:
+        store = Store(dsn)
+        at_work = 0
+
+        async def work(connection: psycopg.AsyncConnection) -> None:
+            nonlocal at_work
+            at_work += 1
+            assert at_work == 1
+            await connection.execute("SELECT pg_sleep(0.01)")
+            at_work -= 1
+
+        await asyncio.gather(*(store._work.call(work) for _ in range(3)))
+        await store.close()
+
+    def test_a_command_does_not_wait_for_a_silent_server(self, proxy: Proxy) -> None:
+        connection = connect_sync(proxy.dsn, kind=BoundedConnection)
+        assert isinstance(connection, BoundedConnection)
+        connection.deadline = 0.3
+        proxy.silence()
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match=r"0\.3 s"):
+            connection.execute("SELECT 1")
+        assert time.monotonic() - started < 5
+        connection.close()
+        proxy.pass_on()
 
     async def test_the_next_call_has_a_new_connection(self, proxy: Proxy) -> None:
         async with supervisor(proxy.dsn, db_timeout=0.5) as me:

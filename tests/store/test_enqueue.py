@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from pgsched.errors import DatabaseError, SchemaError, UsageError
 from pgsched.model import NewTask
-from pgsched.store.enqueue import BATCH_ROWS, insert, insert_async
+from pgsched.store.enqueue import BATCH_CHARACTERS, BATCH_ROWS, _batches, insert, insert_async
 from tests.support import Server, eventually
 
 Connect = Callable[..., psycopg.Connection]
@@ -173,6 +173,17 @@ class TestKeys:
         assert len(answers) == len(sessions)
         assert {tuple(answer) for answer in answers} == {tuple(answers[0])}
         assert count(server, dsn) == keys
+
+    def test_a_statement_takes_so_many_tasks_and_so_much_payload(self) -> None:
+        many = _batches([NewTask("a", "{}")] * (2 * BATCH_ROWS + 1))
+        assert [len(batch.turns) for batch in many] == [BATCH_ROWS, BATCH_ROWS, 1]
+        large = _batches([NewTask("a", "x" * (BATCH_CHARACTERS // 2))] * 3)
+        assert [len(batch.turns) for batch in large] == [2, 1]
+
+    def test_keys_are_taken_in_one_order_whatever_the_callers(self) -> None:
+        """In a transaction of the caller's nobody could try a deadlock again."""
+        batches = _batches([NewTask("a", "{}", unique_key=key) for key in "cab"])
+        assert [batch.parameters[-1] for batch in batches] == ["a", "b", "c"]
 
     def test_f72_many_keys_in_opposite_orders(self, server: Server, dsn: str, connect: Connect) -> None:
         forward = [keyed(f"k{n}") for n in range(50)]

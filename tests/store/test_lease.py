@@ -108,6 +108,14 @@ class TestConfirm:
             table.expire(me.id)
             assert await me.store.confirm(me.id, held) == set()
 
+    async def test_what_somebody_has_queued_again_is_not_ours(self, dsn: str, table: Table) -> None:
+        """As the article's reaper does: neither the fence nor the owner changes."""
+        table.insert()
+        async with supervisor(dsn) as me:
+            [claim] = await me.claim()
+            table.sql("UPDATE scheduled_tasks SET status = 'queued'")
+            assert await me.store.confirm(me.id, [(claim.task_id, claim.fence)]) == set()
+
     async def test_refreshes_what_was_not_touched_for_a_minute(self, dsn: str, table: Table) -> None:
         table.insert(3)
         async with supervisor(dsn) as me:
@@ -180,6 +188,7 @@ class TestStrays:
             taken = await me.store.reap(me.id, 10)
             claimed = table.insert()
             assert len(await me.claim()) == 1
+            assert await dead.store.strays(dead.id, []) == []
             strays = await me.store.strays(me.id, [])
             assert {(claim.task_id, claim.fence, claim.attempt) for claim in strays} == {
                 (claim.task_id, claim.fence, 1) for claim in taken

@@ -64,15 +64,16 @@ class TestSettleAgainstReap:
         row = table.row(claim.task_id)
         assert (row.status, row.fence, row.claimed_by) == ("processing", 2, me.id)
 
+    @pytest.mark.parametrize("verdict", [completed, failed])
     async def test_the_reaper_holds_the_supervisor(
-        self, dsn: str, server: Server, table: Table, connect: Connect
+        self, dsn: str, server: Server, table: Table, connect: Connect, verdict: Callable[..., Any]
     ) -> None:
         table.insert()
         async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
             [claim] = await slow.claim()
             early = connect(autocommit=False)
             early.execute("SELECT FROM pgsched_supervisors WHERE id = %s FOR UPDATE", (slow.id,))
-            settling = asyncio.ensure_future(slow.exchange([completed(claim)], [WANT], 10))
+            settling = asyncio.ensure_future(slow.exchange([verdict(claim)], [], 0))
             await eventually_async(lambda: server.waits_for_lock(dsn), "the settle waits")
             await lease_over(table, slow.id)
             [taken] = psycopg.RawCursor(early).execute(load("reap"), (me.id, 10)).fetchall()
@@ -163,6 +164,21 @@ class TestRenewAgainstReap:
             assert await me.store.reap(me.id, 10) == []
             assert len(await slow.claim()) == 0
             assert await slow.store.renew(slow.id, 60)
+
+
+class TestReapAgainstReap:
+    async def test_a_reaper_at_work_is_not_reaped_itself(self, dsn: str, table: Table, connect: Connect) -> None:
+        """What it is about to hold would be left without a supervisor that anybody knows."""
+        [task_id] = table.insert()
+        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow, supervisor(dsn) as dead:
+            await dead.claim()
+            table.expire(dead.id)
+            reaping, [taken] = begin(connect, ("reap", (str(slow.id), "10")))
+            assert len(taken) == 1
+            await lease_over(table, slow.id)
+            assert await me.store.reap(me.id, 10) == []
+            reaping.commit()
+            assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == [task_id]
 
 
 class TestClaimAgainstReap:

@@ -118,6 +118,30 @@ async def test_what_somebody_holds_is_skipped_without_waiting(dsn: str, table: T
         assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == ids[:1]
 
 
+async def test_what_was_queued_again_is_not_reaped(dsn: str, table: Table) -> None:
+    """As the article's reaper does it, which leaves the owner."""
+    async with supervisor(dsn) as me, supervisor(dsn) as dead:
+        table.insert()
+        await dead.claim()
+        table.sql("UPDATE scheduled_tasks SET status = 'queued'")
+        table.expire(dead.id)
+        assert await me.store.reap(me.id, 10) == []
+    assert table.statuses() == {"queued": 1}
+
+
+@pytest.mark.parametrize("owner", [None, -5])
+async def test_what_nobody_owns_and_somebody_holds_is_skipped_without_waiting(
+    dsn: str, table: Table, connect: Connect, owner: int | None
+) -> None:
+    ids = article_claims(table, 2, LONG_AGO, owner)
+    async with supervisor(dsn, db_timeout=5) as me:
+        holder = connect(autocommit=False)
+        holder.execute("SELECT FROM scheduled_tasks WHERE id = %s FOR UPDATE", (ids[0],))
+        assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == ids[1:]
+        holder.rollback()
+        assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == ids[:1]
+
+
 async def test_a_dead_supervisors_row_goes_when_it_holds_nothing(dsn: str, table: Table, connect: Connect) -> None:
     table.insert(2)
     async with supervisor(dsn) as me, supervisor(dsn) as dead, supervisor(dsn) as alive:

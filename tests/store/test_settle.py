@@ -227,6 +227,29 @@ class TestFences:
         assert table.statuses() == {"processing": 2}
         assert table.sql("SELECT count(*) FROM pgsched_failures") == [(0,)]
 
+    async def test_a_lease_that_ran_out_settles_nothing_where_the_row_lies(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            [claim] = await claimed(me, table)
+            # The row itself is untouched since its claim.
+            table.sql("UPDATE pgsched_supervisors SET lease_until = now() - interval '1 second'")
+            answer = await me.exchange([completed(claim)], [], 0)
+            assert (answer.settled, answer.lease_alive) == ([False], False)
+        assert table.statuses() == {"processing": 1}
+
+    async def test_a_fence_is_compared_where_the_row_lies(self, dsn: str, table: Table) -> None:
+        """A later version of the same row may lie where the claim has left an earlier one."""
+        async with supervisor(dsn) as me:
+            [claim] = await claimed(me, table)
+            assert await me.settle(completed(claim._replace(fence=2))) == [False]
+            assert await me.settle(completed(claim)) == [True]
+
+    async def test_a_status_is_compared_where_the_row_lies(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            [claim] = await claimed(me, table)
+            [(place,)] = table.sql("UPDATE scheduled_tasks_live SET status = 'queued' RETURNING ctid::text")
+            assert await me.settle(completed(claim._replace(place=place))) == [False]
+        assert table.statuses() == {"queued": 1}
+
     async def test_a_fenced_verdict_leaves_no_failure(self, dsn: str, table: Table) -> None:
         async with supervisor(dsn) as me:
             [claim] = await claimed(me, table)
@@ -386,6 +409,17 @@ class TestAgain:
             await me.settle(completed(claims[0]))
             assert await me.settle(*map(completed, claims), again=True) == [True, True]
         assert table.statuses() == {"completed": 2}
+
+    async def test_a_retry_of_an_earlier_claim_is_not_taken_for_this_one(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me, supervisor(dsn) as other:
+            [first] = await claimed(me, table)
+            assert await me.settle(retry(first, delay=0.0)) == [True]
+            [second] = await me.claim()
+            table.sql("UPDATE scheduled_tasks SET fence = fence + 1, claimed_by = %s", other.id)
+            assert await me.settle(retry(second), again=True) == [False]
+            # Nor is the row's return to the queue under a later fence.
+            table.sql("UPDATE scheduled_tasks SET status = 'queued', claimed_by = NULL")
+            assert await me.settle(retry(second), again=True) == [False]
 
     @pytest.mark.parametrize(
         "change",

@@ -88,6 +88,10 @@ class TestPlan:
         assert quotas(decided) == [("short", 10)] * 3
         assert decided.total == 10
 
+    def test_no_claim_looks_into_more_groups_than_it_may(self) -> None:
+        groups = [group("long", queue=str(number)) for number in range(LIMITS.groups + 1)]
+        assert len(planned(*groups).wants) == LIMITS.groups
+
     def test_groups_that_are_not_due_are_not_wanted(self) -> None:
         assert planned(group("tiny", due_in=0.001)) == NOTHING
         assert quotas(planned(group("tiny", due_in=0.0))) == [("tiny", LIMITS.batch)]

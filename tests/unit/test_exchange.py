@@ -14,7 +14,7 @@ from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged
 from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.exchange import BATCH, STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.resting import LOOK, PREFERENCE
 
@@ -411,6 +411,22 @@ def test_forgetting_drops_what_waits_and_what_is_unsure(bench: Bench) -> None:
     bench.exchange.settle(verdict(2))
     assert [v.claim.task_id for v in bench.exchange.forget()] == [1, 2]
     assert bench.exchange.unsettled() == 0
+
+
+def test_a_settle_takes_no_more_than_a_batch(bench: Bench) -> None:
+    for number in range(BATCH + 3):
+        bench.exchange.settle(verdict(number))
+    bench.turn()
+    bench.turn()
+    assert [len(call[2]) for call in bench.exchanges()] == [BATCH, 3]
+
+
+def test_last_words_are_tried_as_often_as_was_said(bench: Bench) -> None:
+    bench.exchange.settle(verdict(1))
+    bench.store.failures = 5
+    bench.run(bench.exchange.settle_rest(2))
+    assert len(bench.exchanges()) == 2
+    assert bench.exchange.unsettled() == 1
 
 
 def test_a_retry_makes_the_survey_look_again(bench: Bench) -> None:

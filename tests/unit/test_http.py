@@ -288,6 +288,19 @@ async def test_a_flood_is_hung_up_on() -> None:
             writer.close()
 
 
+async def test_a_client_that_never_stops_sending_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as address:
+        for seconds, taken in ((0.1, http.LINGER_BYTES), (60.0, 100)):
+            monkeypatch.setattr(http, "LINGER_SECONDS", seconds)
+            monkeypatch.setattr(http, "LINGER_BYTES", taken)
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(get("/metrics"))
+            writer.write(b"x" * 101)
+            # It neither goes away nor says that this was all.
+            await eventually_async(lambda: not _open_connections(), timeout=5)
+            writer.close()
+
+
 async def test_a_client_that_hangs_up_disturbs_nobody() -> None:
     async with serving() as address:
         for request in (b"", b"GET /me", get("/metrics")):

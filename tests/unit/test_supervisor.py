@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgsched.config import Settings
-from pgsched.model import Claim, Outcome, TaskType, Verdict
+from pgsched.model import Claim, Outcome, OutcomeKind, TaskType, Verdict
 from pgsched.pool.pool import Running
 from pgsched.rules.states import SupervisorState
 from pgsched.supervisor.clock import lease_clock
@@ -71,3 +71,17 @@ def test_nothing_is_begun_once_it_drains() -> None:
     draining._trust.renewed(lease_clock())
     draining._feeder.feed()
     assert pool.dispatched == []
+
+
+def test_what_is_reported_of_a_claim_that_is_not_held_changes_nothing() -> None:
+    """It was earned under a lease that is gone, or belongs to a claim that has been closed."""
+    pool = RememberingPool()
+    served = supervisor(pool, SupervisorState.RUNNING)
+    concluded: list[int] = []
+    served._conclude = lambda claim, outcome: concluded.append(claim.fence)  # type: ignore[method-assign]
+    served._feeder.soon = lambda: None  # type: ignore[method-assign]
+    returned = Outcome(OutcomeKind.RETURNED, 0.5)
+    served.on_outcomes([(claim(1), returned)])
+    served._holdings.add([claim(1)._replace(fence=2)])
+    served.on_outcomes([(claim(1), returned), (claim(1)._replace(fence=2), returned)])
+    assert concluded == [2]

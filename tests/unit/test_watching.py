@@ -100,6 +100,18 @@ def test_a_run_that_was_superseded_is_stopped_although_a_later_claim_of_its_task
     assert bench.pool.stopped == [(1, OutcomeKind.CANCELLED, 5)]
 
 
+def test_only_the_run_that_is_meant_is_stopped(bench: Bench) -> None:
+    """An earlier claim of the task runs; a later one, which waits, has been cancelled."""
+    bench.runs(claim(1, fence=5), LONG / 2)
+    bench.holdings.add([claim(1, fence=8)])
+    bench.backlog.push([claim(1, fence=8)])
+    bench.store.ours = {(1, 5)}
+    bench.watcher.hint()
+    bench.turn()
+    assert bench.pool.stopped == []
+    assert bench.outcomes == [(1, OutcomeKind.CANCELLED)]
+
+
 def test_after_a_hint_what_waits_is_asked_about_too_and_never_begins_when_it_is_lost(bench: Bench) -> None:
     bench.holdings.add([claim(1), claim(2)])
     bench.backlog.push([claim(1), claim(2)])

@@ -1,0 +1,129 @@
+"""A slot's books, on a process that was never born: which reports count, and whom a signal may reach."""
+
+import math
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from pgsched.model import Claim, Failure, OutcomeKind
+from pgsched.pool import deaths, limits, records, wire
+from pgsched.pool.deaths import OutOfMemory
+from pgsched.pool.process import Process
+from pgsched.pool.slot import Slot
+from pgsched.pool.stream import Sink
+
+
+def claim(task_id: int) -> Claim:
+    return Claim(task_id, 7, "a", "default", 0, "{}", 0, 3, None, 0.0, "")
+
+
+def returned(number: int) -> records.Report:
+    return records.Report(number, records.RETURNED, 0, 0.1, "")
+
+
+def raised(number: int) -> records.Report:
+    return records.Report(number, records.RAISED, 0, 0.1, records.encode_failure(Failure(error="E")))
+
+
+@pytest.fixture
+def slot() -> Iterator[Slot]:
+    """One whose worker was sent two tasks, numbered 1 and 2."""
+    process = Process(Sink())
+    slot = Slot(0)
+    slot.fill(process, 0.0, math.inf)
+    slot.booted(0.0, 0.0)
+    for task_id in (11, 12):
+        slot.stage(claim(task_id), math.inf, None, 0.0, brief=True)
+    assert slot.flush() == []
+    yield slot
+    process.close()
+
+
+def sent(slot: Slot) -> list[int]:
+    return [each.claim.task_id for each in slot.sent]
+
+
+@pytest.mark.parametrize("numbers", [[2], [0], [1, 1], [1, 2, 3], [2, 1]])
+def test_reports_that_answer_no_run_are_refused_and_no_claim_leaves(slot: Slot, numbers: list[int]) -> None:
+    with pytest.raises(wire.ProtocolError):
+        slot.take_reports([returned(number) for number in numbers], 0.0, 1.0, 0)
+    assert sent(slot) == [11, 12]
+
+
+def leave(slot: Slot, *reports: records.Report) -> None:
+    """Put reports into the memory that the worker shares."""
+    assert slot.process is not None
+    encoded = [records.encode_report(r.sequence, r.code, r.flags, r.seconds, r.body) for r in reports]
+    memory = records.encode_head(0.0) + b"".join(encoded) + records.NO_RECORD
+    os.pwrite(slot.process.page.descriptor, memory, 4096)
+
+
+def test_what_is_salvaged_is_known_when_it_comes_by_the_socket(slot: Slot) -> None:
+    leave(slot, returned(1))
+    assert [ended[0].task_id for ended in slot.salvage(1.0)] == [11]
+    assert slot.salvage(1.0) == []
+    assert [ended[0].task_id for ended in slot.take_reports([returned(1), returned(2)], 0.0, 2.0, 0)] == [12]
+    assert sent(slot) == []
+
+
+def test_what_was_sent_before_is_not_salvaged(slot: Slot) -> None:
+    slot.take_reports([returned(1)], 0.0, 1.0, 0)
+    leave(slot, returned(1))
+    assert slot.salvage(2.0) == []
+    assert sent(slot) == [12]
+
+
+def test_an_order_does_not_judge_the_task_after_it(slot: Slot) -> None:
+    slot.order_stop(OutcomeKind.TIMED_OUT, "timed out", math.inf)
+    [first, second] = slot.take_reports([raised(1), raised(2)], 0.0, 1.0, 0)
+    assert (first[1].kind, second[1].kind) == (OutcomeKind.TIMED_OUT, OutcomeKind.RAISED)
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a group of its own."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_a_worker_that_was_collected_is_not_signalled(slot: Slot, bystander: subprocess.Popen[bytes]) -> None:
+    process = slot.process
+    assert process is not None
+    # Its pid is somebody else's by now.
+    process.pid, process.ended = bystander.pid, True
+    process.signal(signal.SIGKILL)
+    assert process.kill() == []
+    process.signal(signal.SIGCONT)
+    assert bystander.poll() is None
+
+
+def test_a_pid_that_somebody_else_has_now_is_not_killed(
+    bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = limits.entry(bystander.pid)
+    assert found is not None
+    # What was looked at had that pid before.
+    answers = [found._replace(started_ticks=found.started_ticks - 1), found]
+    monkeypatch.setattr(limits, "descendants", lambda pid: [bystander.pid])
+    monkeypatch.setattr(limits, "entry", lambda pid: answers.pop(0))
+    monkeypatch.setattr(limits, "kill_group", lambda group: None)
+    assert limits.kill_tree(2**22) == [bystander.pid]
+    assert bystander.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "killed"),
+    [([5, 1], [5, 1], False), ([5, 1], [6, 2], True), ([5, 1], [6, 1], None), ([-1, -1], [-1, -1], None)],
+)
+def test_whether_the_kernel_killed_for_memory_is_not_guessed(
+    before: list[int], now: list[int], killed: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = OutOfMemory()
+    counters._seen = before
+    monkeypatch.setattr(counters, "_read", lambda: now)
+    assert counters.killed() is killed
+    assert deaths.LOST.exit_code is None
