@@ -1,0 +1,18 @@
+"""All mutants, and the guards that have none."""
+
+from typing import Final
+
+from tests.mutants.code import CODE
+from tests.mutants.mutant import Mutant, Redundant
+from tests.mutants.statements import STATEMENTS
+
+MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*STATEMENTS, *CODE)}
+
+REDUNDANT: Final = (
+    Redundant(
+        "store/sql/confirm.sql",
+        "live.claimed_by = $1::bigint AND (live.status || '') = 'processing'",
+        "keeps a row from being refreshed that changes hands between the statement's snapshot and its lock,"
+        " where no test can hold it",
+    ),
+)
