@@ -130,7 +130,7 @@ class Calls:
 
     def register(self, line: Line, process: Process) -> None:
         place = (HOSTS[process.host], HOSTS[process.host], "1", str(process.pid), str(process.ticks))
-        serves = ("2", "{}", texts(["a"]), "", str(LEASE))
+        serves = ("2", "{}", texts(["a"]), "", str(LEASE), "{}")
         [[(process.id,)]] = self._database.run(line, ("register", place + serves))
         self._oracle.leases[process.id] = self._oracle.now + LEASE
 
