@@ -33,12 +33,15 @@ class _State:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.connection: Connection[Any] | None = None
+        self.known = False
+        """Whether what the connection leads to is known, and so whether statements may be prepared."""
 
     def close(self) -> None:
         """Close the connection, but not in a child: it would end the parent's session."""
         if self.connection is not None and self.pid == os.getpid():
             self.connection.close()
         self.connection = None
+        self.known = False
 
 
 class Producer:
@@ -62,12 +65,18 @@ class Producer:
 
         :raises DatabaseError: it is not known to be done; after a lost or late reply it may be done all the same.
         """
+        from pgsched.store.connection import PREPARE_AFTER
         from pgsched.store.enqueue import insert
+        from pgsched.store.pooler import is_pooled
 
         state = self._own_state()
         with state.lock:
             connection = self._connect(state)
             with _deadline(connection, TIMEOUT + TIMEOUT_EACH * len(tasks)):
+                if not state.known:
+                    # Twice as fast prepared, and impossible so through a pooler of transactions.
+                    connection.prepare_threshold = None if is_pooled(connection) else PREPARE_AFTER
+                    state.known = True
                 return insert(connection, tasks)
 
     def _own_state(self) -> _State:

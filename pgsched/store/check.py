@@ -146,7 +146,7 @@ def _of_pooler(answering: int, greeting: int) -> Iterator[Problem]:
         yield Problem(
             "note",
             "there is a connection pooler between this host and the server",
-            "if it pools transactions, give `pgsched run` --pooled and --poll-only",
+            "if it pools transactions, give `pgsched run` --pooled",
         )
 
 

@@ -18,8 +18,10 @@ from psycopg.conninfo import conninfo_to_dict
 from pgsched.errors import DatabaseError, DeadlineError, UsageError
 from pgsched.store.redaction import one_line, redact, remember
 
-__all__ = ["Connection", "connect", "connect_sync", "cut", "deadline", "redact"]
+__all__ = ["PREPARE_AFTER", "Connection", "connect", "connect_sync", "cut", "deadline", "redact"]
 
+PREPARE_AFTER: Final = 5
+"""Uses of a statement on one connection."""
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 
@@ -43,7 +45,7 @@ async def connect(dsn: str, *, timeout: float, pooled: bool = False, application
         # Each host has its own timeout; the sum bounds what it does not cover, such as the name's resolution.
         async with asyncio.timeout(timeout * (1 + str(parameters.get("host") or "").count(","))):
             return await psycopg.AsyncConnection.connect(
-                **parameters, autocommit=True, prepare_threshold=None if pooled else 5
+                **parameters, autocommit=True, prepare_threshold=None if pooled else PREPARE_AFTER
             )
     except TimeoutError:
         raise DeadlineError(f"no answer from {_place(parameters)} within {timeout:g} s") from None
@@ -55,17 +57,16 @@ def connect_sync(
     dsn: str,
     *,
     timeout: float = 10.0,
-    pooled: bool = False,
     application_name: str = "pgsched",
     kind: type[psycopg.Connection[Any]] = psycopg.Connection,
 ) -> psycopg.Connection[Any]:
-    """The same for a command, or a program that enqueues.
+    """The same for a command, or a program that enqueues; it prepares nothing, for nobody has said what it leads to.
 
     :param kind: the class of the connection.
     """
     parameters = _parameters(dsn, timeout, application_name)
     try:
-        return kind.connect(**parameters, autocommit=True, prepare_threshold=None if pooled else 5)
+        return kind.connect(**parameters, autocommit=True, prepare_threshold=None)
     except (psycopg.Error, OSError, UnicodeError) as error:
         raise _refused(parameters, error) from None
 

@@ -1,7 +1,8 @@
 """Fixtures of the system floor: the command line as a process, and the table in which task functions sign in.
 
 ``pgsched_cli("run", "tasks:app")`` starts a command in the test's directory with ``PGSCHED_DSN`` set to the test's
-database; ``pgsched_cli.run(...)`` also waits for its end. Task functions sign in with :mod:`tests.audit`.
+database, or to a pooler before it; ``pgsched_cli.run(...)`` also waits for its end. Task functions sign in with
+:mod:`tests.audit`.
 """
 
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from tests import audit as audit_module
 from tests.audit import Audit
+from tests.bouncer import POOLED
 from tests.command import Command, Ended
 from tests.support import Server
 
@@ -47,13 +49,14 @@ class CommandLine:
 
 
 @pytest.fixture
-def pgsched_cli(dsn: str, tmp_path: Path) -> Iterator[CommandLine]:
+def pgsched_cli(dsn: str, given_dsn: str, tmp_path: Path) -> Iterator[CommandLine]:
     """``pgsched`` as a user starts it; see :class:`CommandLine`."""
     # Port 0: several supervisors of one test, and other sessions on the machine, must not meet on the default port.
     line = CommandLine(
         tmp_path,
         {
-            "PGSCHED_DSN": dsn,
+            "PGSCHED_DSN": given_dsn,
+            **({"PGSCHED_POOLED": "1"} if POOLED else {}),
             "PGSCHED_METRICS_ADDRESS": "127.0.0.1:0",
             "PGSCHED_DATA_DIR": str(tmp_path / "data"),
             audit_module.VARIABLE: dsn,

@@ -46,7 +46,13 @@ def test_f74_a_queued_task_never_begins(rows: Rows, cancelling: Cancel, pgsched_
     assert set(audit.executions()) == {other}
 
 
-@pytest.mark.parametrize("options", [("--poll-interval", "60"), ("--poll-only",)], ids=["listening", "polling"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--poll-interval", "60"), id="listening", marks=pytest.mark.unpooled),
+        pytest.param(("--poll-only",), id="polling"),
+    ],
+)
 def test_f74_a_running_task_is_stopped(
     rows: Rows, cancelling: Cancel, pgsched_cli: CommandLine, audit: Audit, options: tuple[str, ...]
 ) -> None:

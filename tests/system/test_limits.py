@@ -28,6 +28,7 @@ def seconds_from_death(failure: Failure, started: float) -> float:
     return failure.failed_at - started - lived.get(failure.outcome, 0.0)
 
 
+@pytest.mark.unpooled
 @pytest.mark.parametrize(
     ("way", "outcome", "signal", "exit_code", "words"),
     [

@@ -60,10 +60,9 @@ def test_a_settle_whose_reply_is_lost_is_neither_lost_nor_fenced(
     dsn: str,
 ) -> None:
     gate = Gate(server, dsn, END if status == "completed" else RETRY)
-    command = pgsched_cli("run", APP, *ALONE, environment=through(proxy))
-    command.wait_for("registered")
+    [task_id] = rows.add(task_type)
     with gate.closed():
-        [task_id] = rows.add(task_type)
+        command = pgsched_cli("run", APP, *ALONE, environment=through(proxy))
         gate.wait_for_arrival()
         proxy.swallow(under_way=True)
     command.wait_for("database_lost")
@@ -147,7 +146,7 @@ def test_f37_sessions_terminated_all_the_time_repeat_no_task(
         return rows.count("status = 'completed'") == len(ids)
 
     eventually(all_ended, "every task is completed", timeout=40, every=0.02)
-    assert struck > 10, "hardly a session was hit"
+    assert struck > 5, "hardly a session was hit"
     server.terminate(dsn, "pgsched %")
     [last] = rows.add("nap")
     eventually(lambda: rows.row(last).status == "completed", "it works on after a strike while idle")
@@ -159,6 +158,8 @@ def test_f37_sessions_terminated_all_the_time_repeat_no_task(
     assert len(warnings(command)) < 30, command
 
 
+# A pooler keeps its own sessions to the server that has turned read-only, until it is told otherwise.
+@pytest.mark.unpooled
 def test_f36_a_server_that_has_turned_read_only_is_left_for_the_writable_one(
     server: Server, dsn: str, rows: Rows, history: History, pgsched_cli: CommandLine
 ) -> None:
@@ -180,6 +181,7 @@ def test_f36_a_server_that_has_turned_read_only_is_left_for_the_writable_one(
     assert len(warnings(command)) <= 4, command
 
 
+@pytest.mark.unpooled
 def test_f40_a_listener_whose_session_is_terminated_listens_again(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine
 ) -> None:
@@ -238,7 +240,9 @@ def test_f62_the_reaper_needs_no_free_slot_and_survives_three_cuts_in_a_row(
         dying.signal(signal.SIGKILL)
         for _ in range(3):
             gate.wait_for_arrival()
-            assert server.terminate(dsn, "pgsched upkeep") == 1
+            [waiting] = [backend for backend in server.backends(dsn) if backend.wait_event_type == "Lock"]
+            assert waiting.application_name == "pgsched upkeep"
+            assert server.value("SELECT pg_terminate_backend(%s)", waiting.pid)
             eventually(lambda: not server.waits_for_lock(dsn), "the session is gone")
         gate.wait_for_arrival()
     eventually(lambda: rows.row(task_id)[:2] == ("queued", 1), "the task was reaped", timeout=5)

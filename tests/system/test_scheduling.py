@@ -33,6 +33,7 @@ def waits(server: Server, dsn: str, ids: list[int]) -> list[float]:
     return [seconds for (seconds,) in found]
 
 
+@pytest.mark.unpooled
 def test_tiny_tasks_go_on_beside_a_long_one(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
@@ -112,6 +113,7 @@ def new() -> None: ...
 """
 
 
+@pytest.mark.unpooled
 def test_f70_a_hundred_thousand_future_tasks_of_high_priority_cost_nothing(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:

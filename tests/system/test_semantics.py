@@ -87,6 +87,7 @@ def foreign(dsn: str, audit: Audit) -> Iterator[Callable[[], ForeignWorker]]:
         worker.close()
 
 
+@pytest.mark.unpooled
 def test_a_worker_after_the_article_shares_the_table_with_us(
     rows: Rows, pgsched_cli: CommandLine, audit: Audit, foreign: Callable[[], ForeignWorker]
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_future_task_starts_on_time(
     assert 0 <= entry.started - due < 1.0
 
 
+@pytest.mark.unpooled
 def test_an_idle_supervisor_starts_a_task_as_soon_as_it_is_committed(
     rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:

@@ -1,0 +1,2 @@
+-- The process that serves this transaction. Index: none. Locks: none.
+SELECT pg_backend_pid()
