@@ -148,4 +148,8 @@ def _place(parameters: dict[str, Any]) -> str:
 
 
 def _refused(parameters: dict[str, Any], error: BaseException) -> DatabaseError:
-    return DatabaseError(f"cannot connect to {_place(parameters)}: {one_line(error)}")
+    reason = one_line(error)
+    if "certificate verify failed" in reason:
+        # The driver does not say what to do, and services such as RDS have a CA of their own.
+        reason += "; sslrootcert in the DSN must name the file of the CA that signed the server's certificate"
+    return DatabaseError(f"cannot connect to {_place(parameters)}: {reason}")

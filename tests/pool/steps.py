@@ -21,9 +21,9 @@ _POOL = str(Path(pgsched.pool.__file__).parent)
 Trace = Callable[[FrameType, str, Any], Any]
 
 
-def _deadly(function: str, event: str, count: int) -> Trace:
-    """Die at the count-th such event, call, line or return, in the pool's code; an empty function means any."""
-    left = count
+def _deadly(function: str, event: str, nth: int) -> Trace:
+    """Die at the nth such event, call, line or return, in the pool's code; an empty function means any."""
+    left = nth
 
     def trace(frame: FrameType, happened: str, _argument: Any) -> Trace | None:
         nonlocal left
@@ -39,9 +39,9 @@ def _deadly(function: str, event: str, count: int) -> Trace:
 
 
 @app.task
-def arm(function: str, event: str, count: int) -> None:
+def arm(function: str, event: str, nth: int) -> None:
     """From now on this worker has so long to live."""
-    trace = _deadly(function, event, count)
+    trace = _deadly(function, event, nth)
     sys.settrace(trace)
     frame: FrameType | None = sys._getframe()
     while frame is not None:

@@ -230,6 +230,19 @@ async def test_f11_what_a_task_leaves_behind_ends_with_its_worker() -> None:
         assert await harness.value("add", '{"a": 1}') == "2"
 
 
+async def test_f09_many_time_limits_leave_no_zombie() -> None:
+    async with pooled(processes=4, grace=0.05) as harness:
+        pids = set()
+        for _ in range(24):
+            await harness.free()
+            pids.update(harness.workers())
+            harness.start("stubborn", timeout=0.1)
+            assert sum(found.dead for pid in pids if (found := process(pid))) <= 4
+        await harness.free(4)
+        await eventually_async(lambda: not any(found.dead for pid in pids if (found := process(pid))))
+        assert harness.pool.restarts == {"timed_out": 24}
+
+
 async def test_f03_a_stubborn_task_is_followed_by_a_quick_one() -> None:
     async with pooled(grace=0.1) as harness:
         for _ in range(10):

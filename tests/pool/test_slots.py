@@ -117,7 +117,8 @@ if os.path.exists({str(flag)!r}):
     await harness.pool.stop()
 
 
-async def test_f21_an_app_that_starts_a_pool_at_its_import_is_told_so(tmp_path: Path) -> None:
+@METHODS
+async def test_f21_an_app_that_starts_a_pool_at_its_import_is_told_so(method: str, tmp_path: Path) -> None:
     source = """
 import asyncio
 import functools
@@ -125,7 +126,7 @@ from pgsched.pool.pool import Pool, PoolSettings
 app = App()
 asyncio.run(Pool(PoolSettings(app="written:app", processes=1), lambda claim, outcome: None).start())
 """
-    harness = app_in(tmp_path, source)
+    harness = app_in(tmp_path, source, start_method=method)
     with pytest.raises(AppError, match="written:app starts a supervisor when it is imported"):
         await harness.pool.start()
 

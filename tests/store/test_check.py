@@ -206,7 +206,7 @@ class TestSession:
 
 
 class TestSnapshots:
-    def test_f80_a_transaction_that_is_open_for_long(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_f50_a_transaction_that_is_open_for_long(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         holder = connect(autocommit=False, application_name="report\ntool")
         holder.execute("SELECT 1 FROM scheduled_tasks")
         connection = connect()
@@ -219,7 +219,7 @@ class TestSnapshots:
         connection.execute(problem.cure.removeprefix("end it: "))
         assert found(connection) == []
 
-    def test_f80_a_transaction_in_another_database_is_no_matter(
+    def test_f50_a_transaction_in_another_database_is_no_matter(
         self, server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(check, "OLD_SECONDS", 0.0)
@@ -227,7 +227,7 @@ class TestSnapshots:
             elsewhere.execute("SELECT 1 FROM pg_class")
             assert found(connect()) == []
 
-    def test_f80_another_roles_snapshot_is_seen_without_rights(
+    def test_f50_another_roles_snapshot_is_seen_without_rights(
         self, server: Server, dsn: str, connect: Connect, role: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         holder = connect(autocommit=False)

@@ -149,7 +149,7 @@ class TestKeys:
         assert insert(connect(), [keyed()]) != [first]
         assert count(server, dsn) == 2
 
-    def test_f53_the_sequence_moves_only_for_a_row(self, server: Server, dsn: str, connect: Connect) -> None:
+    def test_f52_the_sequence_moves_only_for_a_row(self, server: Server, dsn: str, connect: Connect) -> None:
         connection = connect()
         insert(connection, [keyed()])
         before = sequence(server, dsn)

@@ -54,7 +54,7 @@ def test_migrate_twice_changes_nothing(server: Server, empty_dsn: str) -> None:
     assert server.sql("SELECT * FROM pgsched_schema", dsn=empty_dsn) == applied
 
 
-def test_two_hosts_migrate_at_once(server: Server, empty_dsn: str) -> None:
+def test_f84_two_hosts_migrate_at_once(server: Server, empty_dsn: str) -> None:
     # Under REPEATABLE READ the second would read the catalogue as it was before the first.
     dsn = make_conninfo(empty_dsn, options="-c default_transaction_isolation=repeatable\\ read")
     barrier = threading.Barrier(6, timeout=10)
@@ -92,21 +92,21 @@ def test_role_with_strict_limits_can_migrate(server: Server, empty_dsn: str) -> 
 @pytest.mark.parametrize(
     ("number", "cure"), [(schema.LATEST + 1, "upgrade pgsched"), (schema.LATEST - 1, "run `pgsched migrate`")]
 )
-def test_other_version_is_refused(server: Server, dsn: str, require: Require, number: int, cure: str) -> None:
+def test_f84_other_version_is_refused(server: Server, dsn: str, require: Require, number: int, cure: str) -> None:
     server.sql("UPDATE pgsched_schema SET version = %s WHERE version = %s", number, schema.LATEST, dsn=dsn)
     with pytest.raises(SchemaError, match=cure) as caught:
         require(dsn)
     assert "\n" not in str(caught.value)
 
 
-def test_migrate_refuses_a_newer_schema(server: Server, dsn: str) -> None:
+def test_f84_migrate_refuses_a_newer_schema(server: Server, dsn: str) -> None:
     server.sql("INSERT INTO pgsched_schema (version) VALUES (%s)", schema.LATEST + 1, dsn=dsn)
     with pytest.raises(SchemaError, match=f"version {schema.LATEST + 1}.*upgrade pgsched"):
         schema.migrate(dsn)
 
 
 @both
-def test_dropped_table_is_noticed(server: Server, dsn: str, require: Require) -> None:
+def test_f84_dropped_table_is_noticed(server: Server, dsn: str, require: Require) -> None:
     server.sql("DROP TABLE scheduled_tasks", dsn=dsn)
     with pytest.raises(SchemaError, match="scheduled_tasks beside it is missing"):
         require(dsn)
@@ -115,7 +115,7 @@ def test_dropped_table_is_noticed(server: Server, dsn: str, require: Require) ->
 
 
 @both
-def test_tables_outside_of_the_search_path_are_missing(dsn: str, require: Require) -> None:
+def test_f84_tables_outside_of_the_search_path_are_missing(dsn: str, require: Require) -> None:
     with pytest.raises(SchemaError, match=r"search_path elsewhere: run `pgsched migrate`"):
         require(make_conninfo(dsn, options="-c search_path=elsewhere"))
 
@@ -158,7 +158,7 @@ def test_taken_name_is_refused_and_nothing_changed(server: Server, empty_dsn: st
     ]
 
 
-def test_rights_that_are_missing_are_named(server: Server, dsn: str, empty_dsn: str) -> None:
+def test_f84_rights_that_are_missing_are_named(server: Server, dsn: str, empty_dsn: str) -> None:
     role = f"pgsched_test_{server.value('SELECT pg_backend_pid()')}"
     server.sql(f"CREATE ROLE {role} LOGIN")
     try:
@@ -224,7 +224,7 @@ def test_no_index_stands_in_the_way_of_an_update_of_a_supervisor(server: Server,
     assert columns == [("id",)]
 
 
-def test_no_key_or_counter_that_grows_is_32_bits_wide(server: Server, dsn: str) -> None:
+def test_f52_no_key_or_counter_that_grows_is_32_bits_wide(server: Server, dsn: str) -> None:
     """F52: what grows with traffic is a bigint; what is left is bounded by its meaning."""
     narrow = server.sql(
         "SELECT attrelid::regclass || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid"
@@ -246,7 +246,7 @@ def test_no_key_or_counter_that_grows_is_32_bits_wide(server: Server, dsn: str) 
     assert sequences == [("bigint",)]
 
 
-def test_sql_ascii_database(server: Server) -> None:
+def test_f56_sql_ascii_database(server: Server) -> None:
     """F56: text is text there too."""
     name = "pgsched_test_sql_ascii"
     server.sql(f"DROP DATABASE IF EXISTS {name}")

@@ -59,7 +59,7 @@ def test_f28_a_signal_to_every_process_lets_running_tasks_finish(
     assert rows.count("claimed_by IS NOT NULL AND status = 'queued'") == 0
 
 
-def test_at_the_drain_timeout_tasks_are_given_back_at_no_cost(
+def test_f31_at_the_drain_timeout_tasks_are_given_back_at_no_cost(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
     """F31, the dynamic half: the supervisor itself ends what is left, long before a service manager would."""

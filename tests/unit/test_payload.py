@@ -84,7 +84,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("value", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_refusal_names_the_place(value: dict[str, Any], message: str) -> None:
+def test_f43_f45_f46_refusal_names_the_place(value: dict[str, Any], message: str) -> None:
     """F43 F45 F46: both forms refuse alike."""
     with pytest.raises(UsageError) as payload:
         check_payload(value)

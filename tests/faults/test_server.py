@@ -1,0 +1,78 @@
+"""A server that is restarted, or wants another password from now on."""
+
+import re
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+from psycopg.conninfo import make_conninfo
+
+from tests.faults.conftest import OwnServer
+from tests.proxy import Proxy
+from tests.support import eventually
+from tests.system.conftest import CommandLine
+from tests.system.rows import Rows
+
+APP = "tests.system.tasks:app"
+
+
+def test_f37_a_restart_of_the_server_repeats_no_task(own: OwnServer, pgsched_cli: CommandLine, tmp_path: Path) -> None:
+    """F37."""
+    note = tmp_path / "note"
+    rows = Rows(own.server, own.dsn)
+    ids = rows.add("tick", {"seconds": 0.02, "note": str(note)}, count=150)
+    command = pgsched_cli("run", APP, "--processes", "2", "--lease", "100", environment={"PGSCHED_DSN": own.dsn})
+    eventually(lambda: note.exists() and len(note.read_text().split()) > 20, "some have run", timeout=20)
+    own.restart()
+    rows = Rows(own.server, own.dsn)
+    rows.all_ended(timeout=30)
+    assert rows.count("status = 'completed' AND retry_count = 0") == len(ids)
+    assert Counter(map(int, note.read_text().split())) == Counter(ids)
+    command.signal(signal.SIGTERM)
+    assert command.wait(10).code == 0, command
+    for event in ("database_lost", "database_back"):
+        assert command.err.count(f" {event} ") == 1, command
+    assert "Traceback" not in command.err
+
+
+def test_f48_a_password_file_is_read_for_each_connection(
+    own: OwnServer, pgsched_cli: CommandLine, tmp_path: Path
+) -> None:
+    """F48: and a wrong password is an outage like any other: told, and not tried all the time."""
+    secrets = tmp_path / "passwords"
+
+    def tell(password: str) -> None:
+        secrets.write_text(f"*:*:*:app:{password}\n")
+        secrets.chmod(0o600)
+
+    def change(password: str) -> None:
+        own.server.sql(f"ALTER ROLE app PASSWORD '{password}'")
+
+    own.server.sql("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'first'")
+    own.demand_password("app")
+    tell("first")
+    proxy = Proxy(make_conninfo(own.dsn, user="app", passfile=str(secrets)))
+    rows = Rows(own.server, own.dsn)
+    command = pgsched_cli("run", APP, "--processes", "1", environment={"PGSCHED_DSN": proxy.dsn})
+    rows.add("tick")
+    rows.all_ended()
+    change("second")
+    tell("second")
+    own.server.terminate(own.dsn, "pgsched %")
+    rows.add("tick")
+    rows.all_ended()
+    assert "authentication" not in command.err
+    change("third")
+    own.server.terminate(own.dsn, "pgsched %")
+    command.wait_for("password authentication failed")
+    before, until = proxy.accepted, time.monotonic() + 3
+    eventually(lambda: time.monotonic() > until)
+    assert proxy.accepted - before < 30, "it hammers the server"
+    tell("third")
+    rows.add("tick")
+    rows.all_ended()
+    command.signal(signal.SIGTERM)
+    assert command.wait(10).code == 0, command
+    assert not re.search("first|second|third", command.err), "a password was logged"
+    proxy.close()

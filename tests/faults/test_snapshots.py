@@ -1,0 +1,59 @@
+"""Somebody else's long transaction keeps every dead row; claims must not walk over them again and again."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from pgsched.model import Verdict
+from tests.store.desk import WANT, Table, completed, supervisor
+
+TASKS, BATCH = 6000, 100
+GROWTH = 3.0
+"""Times as many pages for the last tenth as for the first: what is stated in docs/limits.md."""
+
+
+@pytest.fixture
+def table(connect: Callable[..., psycopg.Connection]) -> Table:
+    return Table(connect())
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+async def test_f50_an_old_snapshot_does_not_slow_claims(
+    snapshot: bool, dsn: str, table: Table, connect: Callable[..., psycopg.Connection]
+) -> None:
+    """F50: and a task costs one update, one row that goes and one that comes, however long it takes."""
+    table.insert(TASKS)
+    table.sql("ALTER TABLE scheduled_tasks_live SET (autovacuum_enabled = off)")
+    reader = connect(autocommit=False)
+    reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    reader.execute("SELECT 1 FROM pg_class LIMIT 1")
+    if not snapshot:
+        reader.rollback()
+
+    async def pages(connection: psycopg.AsyncConnection) -> int:
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        cursor = await connection.execute(
+            "SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = current_database()"
+        )
+        return int((await cursor.fetchall())[0][0])
+
+    spent = []
+    async with supervisor(dsn) as me:
+        settled: list[Verdict] = []
+        for _ in range(10):
+            before = await me.store._work.call(pages)
+            for _ in range(TASKS // BATCH // 10):
+                exchanged = await me.exchange(settled, [WANT], BATCH)
+                settled = [completed(claim) for claim in exchanged.claims]
+                assert len(settled) == BATCH
+            spent.append(await me.store._work.call(pages) - before)
+        await me.settle(*settled)
+        await me.store._work.call(pages)
+    print(f"pages for each tenth of {TASKS} tasks: {spent}")
+    assert spent[-1] < GROWTH * max(spent[1], TASKS // 10)
+    [(updated, deleted)] = table.sql(
+        "SELECT n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relname = 'scheduled_tasks_live'"
+    )
+    assert (updated, deleted) == (TASKS, TASKS)
+    reader.rollback()

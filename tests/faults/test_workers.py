@@ -1,0 +1,66 @@
+"""What the death of workers, or large results, must not cost the service around them."""
+
+import os
+import signal
+
+import pytest
+
+from tests.support import Server, eventually, gone
+from tests.system.conftest import CommandLine
+from tests.system.rows import Rows
+
+APP = "tests.system.tasks:app"
+LARGE = """
+from pgsched import App
+
+app = App()
+
+@app.task
+def text(size: int) -> str:
+    return "x" * size
+"""
+SIZE = 1_000_000
+
+
+def test_f20_deaths_of_workers_leave_the_sessions_alone(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine
+) -> None:
+    """F20: whatever a worker inherits or does at its end, it is no session of the supervisor's."""
+    command = pgsched_cli("run", APP, "--processes", "2", "--poll-interval", "0.3")
+    rows.add("tick", count=50)
+    rows.all_ended()
+
+    def sessions() -> set[int]:
+        return {found.pid for found in server.backends(dsn) if found.application_name.startswith("pgsched ")}
+
+    def workers() -> list[int]:
+        return [found.pid for found in command.processes() if found.name.startswith("pgsched-slot")]
+
+    before = sessions()
+    for _ in range(20):
+        victim = eventually(workers, "there are workers")[0]
+        rows.add("tick", count=5)
+        os.kill(victim, signal.SIGKILL)
+        eventually(lambda victim=victim: gone(victim))  # type: ignore[misc]
+    rows.all_ended()
+    assert sessions() == before
+    assert "database_lost" not in command.err
+
+
+@pytest.mark.parametrize("done", [1, 3])
+def test_f07_a_drain_takes_large_results_with_it(
+    done: int, rows: Rows, pgsched_cli: CommandLine, server: Server, dsn: str
+) -> None:
+    """F07: each worker is replaced after each task, and the signal comes while reports are under way."""
+    pgsched_cli.module("large", LARGE)
+    ids = rows.add("text", {"size": SIZE}, count=30)
+    command = pgsched_cli("run", "large:app", "--processes", "2", "--max-tasks-per-worker", "1")
+    eventually(lambda: rows.count("status = 'completed'") >= done, "some are done", timeout=20)
+    command.signal(signal.SIGTERM)
+    assert command.wait(20).code == 0, command
+    eventually(lambda: not command.processes(), "no process is left")
+    assert rows.count("status = 'queued' AND retry_count = 0 OR status = 'completed'") == len(ids)
+    lengths = server.sql(
+        "SELECT DISTINCT length(result #>> '{}') FROM scheduled_tasks WHERE status = 'completed'", dsn=dsn
+    )
+    assert lengths == [(SIZE,)]
