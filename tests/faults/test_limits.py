@@ -81,7 +81,7 @@ def test_f46_a_result_that_is_not_a_number_is_tried_again_as_it_says(pgsched_cli
     rows.all_ended()
     assert (rows.row(once).status, rows.row(thrice).status) == ("failed", "failed")
     assert (len(rows.failures(once)), len(rows.failures(thrice))) == (1, 3)
-    assert rows.row(once).error_log == "result not storable: result.m is nan, which is not JSON"
+    assert rows.row(once).error_log == "result not storable: result.m is nan, a number that JSON does not have"
     assert "tried again while retries are left" in section("F46")
 
 

@@ -44,7 +44,8 @@ def test_f59_who_has_lost_a_task_writes_nothing(
     os.kill(silent.pid, signal.SIGCONT)
     silent.wait_for("lease_lost")
     silent.wait_for(" registered ", after=1)
-    eventually(lambda: gone(entry.pid), "its worker was stopped")
+    if first > 1:
+        eventually(lambda: gone(entry.pid), "its worker was stopped")
     eventually(lambda: rows.row(task_id).status == "completed", "the other one is done")
     row = rows.row(task_id)
     assert (row.status, row.retry_count, row.result) == ("completed", 1, other.pid)
