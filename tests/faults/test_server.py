@@ -1,9 +1,9 @@
 """A server that is restarted, or wants another password from now on."""
 
-import re
 import signal
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
@@ -49,30 +49,29 @@ def test_f48_a_password_file_is_read_for_each_connection(
     def change(password: str) -> None:
         own.server.sql(f"ALTER ROLE app PASSWORD '{password}'")
 
-    own.server.sql("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'first'")
+    own.server.sql("CREATE ROLE app LOGIN SUPERUSER PASSWORD 's3cr3t-1'")
     own.demand_password("app")
-    tell("first")
-    proxy = Proxy(make_conninfo(own.dsn, user="app", passfile=str(secrets)))
-    rows = Rows(own.server, own.dsn)
-    command = pgsched_cli("run", APP, "--processes", "1", environment={"PGSCHED_DSN": proxy.dsn})
-    rows.add("tick")
-    rows.all_ended()
-    change("second")
-    tell("second")
-    own.server.terminate(own.dsn, "pgsched %")
-    rows.add("tick")
-    rows.all_ended()
-    assert "authentication" not in command.err
-    change("third")
-    own.server.terminate(own.dsn, "pgsched %")
-    command.wait_for("password authentication failed")
-    before, until = proxy.accepted, time.monotonic() + 3
-    eventually(lambda: time.monotonic() > until)
-    assert proxy.accepted - before < 30, "it hammers the server"
-    tell("third")
-    rows.add("tick")
-    rows.all_ended()
-    command.signal(signal.SIGTERM)
-    assert command.wait(10).code == 0, command
-    assert not re.search("first|second|third", command.err), "a password was logged"
-    proxy.close()
+    tell("s3cr3t-1")
+    with closing(Proxy(make_conninfo(own.dsn, user="app", passfile=str(secrets)))) as proxy:
+        rows = Rows(own.server, own.dsn)
+        command = pgsched_cli("run", APP, "--processes", "1", environment={"PGSCHED_DSN": proxy.dsn})
+        rows.add("tick")
+        rows.all_ended()
+        change("s3cr3t-2")
+        tell("s3cr3t-2")
+        own.server.terminate(own.dsn, "pgsched %")
+        rows.add("tick")
+        rows.all_ended()
+        assert "authentication" not in command.err
+        change("s3cr3t-3")
+        own.server.terminate(own.dsn, "pgsched %")
+        command.wait_for("password authentication failed")
+        before, until = proxy.accepted, time.monotonic() + 3
+        eventually(lambda: time.monotonic() > until)
+        assert proxy.accepted - before < 30, "it hammers the server"
+        tell("s3cr3t-3")
+        rows.add("tick")
+        rows.all_ended()
+        command.signal(signal.SIGTERM)
+        assert command.wait(10).code == 0, command
+        assert "s3cr3t" not in command.err, "a password was logged"
