@@ -18,7 +18,7 @@ from pgsched.store.refusals import refusals
 from pgsched.store.statements import rows
 
 OLDEST_SERVER: Final = 15
-CLAIM_LOCKS: Final = 500
+CLAIM_LOCKS: Final = 1000
 """Advisory locks that one claim may hold: one a task."""
 CLAIMS_AT_ONCE: Final = 4
 """Supervisors that should be able to claim in the same moment."""

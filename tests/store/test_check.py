@@ -14,6 +14,7 @@ from pgsched.errors import DatabaseError
 from pgsched.store import check
 from pgsched.store.check import Problem, problems
 from pgsched.store.schema import migrate
+from pgsched.supervisor.exchange import BATCH
 from tests.support import Server, database_of, eventually
 
 Connect = Callable[..., psycopg.Connection]
@@ -131,6 +132,10 @@ class TestSchema:
         problem = the_one(connect())
         assert problem.level == level
         assert words in problem.text
+
+
+def test_a_claim_may_hold_as_many_locks_as_are_reckoned_with() -> None:
+    assert check.CLAIM_LOCKS == BATCH
 
 
 class TestSession:
@@ -270,7 +275,7 @@ class TestServers:
     def test_its_settings(self, other: str) -> None:
         texts = [problem.text for problem in check.check(other)]
         assert [text.split(":")[0] for text in texts] == [
-            "the server has room for about 220 locks, and one claim may take 500",
+            "the server has room for about 220 locks, and one claim may take 1000",
             "autovacuum is off on the server",
             "fsync is off",
         ]
