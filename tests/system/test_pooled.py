@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from pgsched import App
+from pgsched.store.check import CLAIM_LOCKS
 from tests.support import Server, eventually
 from tests.system.conftest import CommandLine
 from tests.system.rows import Rows
@@ -62,7 +63,9 @@ def test_f39_a_program_prepares_where_there_is_no_pooler(server: Server, dsn: st
     app.close()
 
 
-def test_f39_commands_work_through_a_pooler(pooled_dsn: str, pgsched_cli: CommandLine, rows: Rows) -> None:
+def test_f39_commands_work_through_a_pooler(
+    server: Server, dsn: str, pooled_dsn: str, pgsched_cli: CommandLine, rows: Rows
+) -> None:
     """F39: and `check` says what is to be told to `run`."""
     through = {"PGSCHED_DSN": pooled_dsn, "PGSCHED_POOLED": "0"}
     for number in range(3):
@@ -72,8 +75,8 @@ def test_f39_commands_work_through_a_pooler(pooled_dsn: str, pgsched_cli: Comman
         assert pgsched_cli.run(command, environment=through).code == 0
     checked = pgsched_cli.run("check", environment=through)
     assert "--pooled" in checked.out + checked.err
-    ids = [task_id for (task_id,) in rows._server.sql("SELECT id FROM scheduled_tasks", dsn=rows._dsn)]
-    assert pgsched_cli.run("cancel", *map(str, ids), environment=through).code == 0
+    ids = [str(task_id) for (task_id,) in server.sql("SELECT id FROM scheduled_tasks", dsn=dsn)]
+    assert pgsched_cli.run("cancel", *ids, environment=through).code == 0
     assert rows.count("status = 'cancelled'") == 3
 
 
@@ -98,16 +101,34 @@ def test_f39_run_says_in_one_line_that_the_option_is_missing(
     assert command.err.count(WARNING) == (not told), command
 
 
-def test_f57_nothing_is_locked_when_the_supervisor_is_gone(
+def test_f57_locks_end_with_their_transactions(server: Server, dsn: str, pgsched_cli: CommandLine, rows: Rows) -> None:
+    """F57."""
+    watch_locks({"PGSCHED_DSN": dsn, "PGSCHED_POOLED": "0"}, server, dsn, pgsched_cli, rows)
+
+
+def test_f57_locks_end_with_their_transactions_in_a_pooler_too(
     pooled_dsn: str, server: Server, dsn: str, pgsched_cli: CommandLine, rows: Rows
 ) -> None:
     """F57: a lock of a session would stay with the pooler's."""
-    rows.add("tick", count=300)
-    options = ("--processes", "2", "--pooled", "--poll-interval", "0.1")
-    command = pgsched_cli("run", APP, *options, environment={"PGSCHED_DSN": pooled_dsn})
-    rows.all_ended()
-    rows.add("tick", count=300)
-    eventually(lambda: rows.count("status = 'processing'"), "some are claimed", every=0.0)
+    watch_locks({"PGSCHED_DSN": pooled_dsn, "PGSCHED_POOLED": "1"}, server, dsn, pgsched_cli, rows)
+
+
+def watch_locks(environment: dict[str, str], server: Server, dsn: str, pgsched_cli: CommandLine, rows: Rows) -> None:
+    """One for each task of a claim under way, and none when its supervisor is gone."""
+    command = pgsched_cli("run", APP, "--processes", "2", "--poll-interval", "0.1", environment=environment)
+    most = 0
+
+    def through_with_it() -> bool:
+        nonlocal most
+        most = max(most, server.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+        return not rows.count("status IN ('queued', 'processing')")
+
+    rows.add("tick", count=3000)
+    eventually(through_with_it, "all have run", timeout=30, every=0.0)
+    assert most <= CLAIM_LOCKS
+    eventually(lambda: not server.leftovers(dsn), "no lock while it is idle", timeout=3)
+    rows.add("tick", count=3000)
+    eventually(lambda: rows.count("status = 'completed'") > 3100, "it is in the middle of it", timeout=20, every=0.0)
     command.signal(signal.SIGKILL)
     command.wait(10)
     eventually(lambda: not server.leftovers(dsn), "no lock, no transaction", timeout=3)
