@@ -1,16 +1,18 @@
 """A server that is restarted, or wants another password from now on."""
 
+import re
 import signal
 import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.faults.conftest import OwnServer
 from tests.proxy import Proxy
-from tests.support import eventually
+from tests.support import Server, eventually
 from tests.system.conftest import CommandLine
 from tests.system.rows import Rows
 
@@ -75,3 +77,25 @@ def test_f48_a_password_file_is_read_for_each_connection(
         command.signal(signal.SIGTERM)
         assert command.wait(10).code == 0, command
         assert "s3cr3t" not in command.err, "a password was logged"
+
+
+@pytest.mark.parametrize("name", ["scheduled_tasks_live", "pgsched_supervisors"])
+def test_f84_a_table_that_vanishes_while_it_runs(
+    name: str, rows: Rows, server: Server, dsn: str, pgsched_cli: CommandLine
+) -> None:
+    """F84: told in a few lines, and found again."""
+    command = pgsched_cli("run", APP, "--processes", "1", "--lease", "60", "--reap-interval", "0.3")
+    rows.add("tick")
+    rows.all_ended()
+    server.sql(f"ALTER TABLE {name} RENAME TO elsewhere", dsn=dsn)
+    command.wait_for("does not exist")
+    until = time.monotonic() + 3
+    eventually(lambda: time.monotonic() > until)
+    assert command.running, command
+    server.sql(f"ALTER TABLE elsewhere RENAME TO {name}", dsn=dsn)
+    rows.add("tick")
+    rows.all_ended()
+    assert len(re.findall(r"^\S+ (?:WARNING|ERROR) ", command.err, re.MULTILINE)) < 12, command
+    assert "Traceback" not in command.err
+    command.signal(signal.SIGTERM)
+    assert command.wait(10).code == 0, command

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from tests.audit import Audit
 from tests.support import Server, eventually, gone
 from tests.system.conftest import CommandLine
 from tests.system.rows import Rows
@@ -64,3 +65,21 @@ def test_f07_a_drain_takes_large_results_with_it(
         "SELECT DISTINCT length(result #>> '{}') FROM scheduled_tasks WHERE status = 'completed'", dsn=dsn
     )
     assert lengths == [(SIZE,)]
+
+
+def test_f26_a_task_handed_over_and_not_begun_goes_back(
+    rows: Rows, pgsched_cli: CommandLine, audit: Audit, server: Server, dsn: str
+) -> None:
+    """F26: after the hand-over and before the worker has received it: the worker is stopped."""
+    command = pgsched_cli("run", APP, "--processes", "1", "--drain-timeout", "0.5")
+    command.wait_for("registered")
+    [worker] = eventually(lambda: [each for each in command.processes() if each.name.startswith("pgsched-slot")])
+    os.kill(worker.pid, signal.SIGSTOP)
+    [task_id] = rows.add("nap")
+    eventually(lambda: rows.row(task_id).status == "processing", "it is claimed")
+    command.signal(signal.SIGTERM)
+    assert command.wait(10).code == 0, command
+    assert rows.row(task_id)[:3] == ("queued", 0, None)
+    assert not audit.executions()
+    assert server.value("SELECT count(*) FROM pgsched_supervisors", dsn=dsn) == 0
+    eventually(lambda: not command.processes(), "no process is left")
