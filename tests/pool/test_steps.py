@@ -23,7 +23,7 @@ PAYLOAD, RESULT = 200_000, 300_000
 """Characters; a frame has 64 KiB, and so has the memory in which reports gather."""
 LETTERS = {OutcomeKind.RETURNED: "R", OutcomeKind.CRASHED: "C", OutcomeKind.INTERRUPTED: "I"}
 NAMES = ("first", "second", "large", "long", "last")
-STRIDE = 4
+STRIDE = 15
 GATHERED = "RRIIII RRRIII RRRRII RRRRCI"
 """How many reports gather before they are sent depends on the time that the tasks take; at the latest the long one is
 in the way."""
@@ -69,18 +69,34 @@ def send(harness: Harness, claims: Sequence[Claim], ahead: int) -> None:
     assert not harness.pool.flush()
 
 
+async def send_singly(harness: Harness, claims: Sequence[Claim]) -> list[Claim]:
+    """One after the other, as long as they return; those that were sent."""
+    sent = []
+    for claim in claims:
+        await harness.free()
+        send(harness, [claim], 0)
+        sent.append(claim)
+        if (await harness.outcome(claim.task_id)).kind is not OutcomeKind.RETURNED:
+            break
+    return sent
+
+
 async def die_at(harness: Harness, marks: Marks, step: Step, ahead: int = 9) -> str:
     """Let the worker run into the step, and check the books; a letter for each outcome, empty if it survived."""
     await harness.free()
+    marks.path.unlink(missing_ok=True)
     victim, deaths = harness.worker(), harness.pool.restarts.total()
     claims = [harness.claim("arm", json.dumps(step._asdict())), *claims_for(harness, marks)]
-    send(harness, claims, ahead)
+    if ahead:
+        send(harness, claims, ahead)
+    else:
+        claims = await send_singly(harness, claims)
     await eventually_async(lambda: all(claim.task_id in harness.outcomes for claim in claims), "all outcomes")
     outcomes = [harness.outcomes[claim.task_id] for claim in claims]
     letters = "".join(LETTERS[outcome.kind] for outcome in outcomes)
     assert letters.rstrip("I").rstrip("C").strip("R") == "", letters
     assert letters.count("C") <= 1, letters
-    for name, outcome in zip(NAMES, outcomes[1:], strict=True):
+    for name, outcome in zip(NAMES, outcomes[1:], strict=False):
         begun, ended = marks.begun(name), marks.ended(name)
         if outcome.kind is OutcomeKind.RETURNED:
             assert (begun, ended) == (1, 1), name
@@ -97,14 +113,13 @@ async def die_at(harness: Harness, marks: Marks, step: Step, ahead: int = 9) -> 
     await harness.free()
     assert harness.worker() != victim
     # What came back is sent again, and loses nothing.
-    again = [name for name, outcome in zip(NAMES, outcomes[1:], strict=True) if outcome.kind is OutcomeKind.INTERRUPTED]
+    again = [name for name, letter in zip(NAMES, letters[1:], strict=False) if letter == "I"]
     for name, claim in zip(again, claims_for(harness, marks, again), strict=True):
         send(harness, [claim], 0)
         await harness.outcome(claim.task_id)
         assert harness.outcomes[claim.task_id].kind is OutcomeKind.RETURNED
         assert (marks.begun(name), marks.ended(name)) == (1, 1)
         await harness.free()
-    marks.path.unlink(missing_ok=True)
     return letters
 
 
@@ -139,18 +154,20 @@ async def test_killed_at_a_step(method: str, function: str, event: str, nth: int
         assert await die_at(harness, Marks(tmp_path / "marks"), Step(function, event, nth)) in letters.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 9], ids=["each report at once", "reports gather"])
 async def test_killed_at_any_line(ahead: int, tmp_path: Path, dice: random.Random) -> None:
     """Every few lines of the worker's code, from the first task until all have been reported."""
     async with pooled(app="tests.pool.steps:app") as harness:
-        ends = set()
-        descriptors = 0
+        ends: list[str] = []
         line = dice.randrange(1, STRIDE + 1)
-        while letters := await die_at(harness, Marks(tmp_path / "marks"), Step("", "line", line), ahead):
-            ends.add(letters)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        # Whoever dies right after his last report may pass for a survivor.
+        while not ends or any(ends[-3:]):
+            ends.append(await die_at(harness, Marks(tmp_path / "marks"), Step("", "line", line), ahead))
             line += STRIDE
-            descriptors = descriptors or len(os.listdir("/proc/self/fd"))
-            assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
-        assert line > 100
-        assert {letters[1] for letters in ends} == {"R", "C", "I"}
-        assert "RRRRCI" in ends
+            await harness.free()
+            assert len(os.listdir("/proc/self/fd")) <= descriptors
+        print(f"{len(ends)} ends: {' '.join(ends)}")
+        assert line > 200
+        assert {letters[1] for letters in ends if len(letters) > 1} == {"R", "C", "I"}
