@@ -35,6 +35,7 @@ class Proxy:
         self._rejection: bytes | None = None
         self._cut_after_reply = False
         self._next = False
+        self._only = ""
         self._links: set[_Link] = set()
         self._listener: socket.socket | None = None
         self.port = 0
@@ -49,6 +50,8 @@ class Proxy:
         """Relay everything again; the beginning, and the end of each fault."""
         with self._change:
             self._mode, self._rejection = Mode.PASS, None
+            for link in self._links:
+                link.held = False
             self._change.notify_all()
             if self._listener is None:
                 listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
@@ -71,14 +74,27 @@ class Proxy:
         """Accept and never answer, and relay nothing on open connections: the network drops packets."""
         self._set(Mode.SILENT)
 
-    def swallow(self, *, then_cut: bool = True, under_way: bool = False) -> None:
+    def hold(self, only: str = "") -> None:
+        """Hold back what goes over open connections, while new ones work; it is delivered when this ends.
+
+        Delivered even if the client has given up meanwhile, as a packet is that was sent again and again.
+
+        :param only: connections whose ``application_name`` begins so.
+        """
+        with self._change:
+            for link in self._links:
+                link.held = link.name.startswith(only)
+
+    def swallow(self, *, then_cut: bool = True, under_way: bool = False, only: str = "") -> None:
         """Let the next request arrive, and its reply not.
 
         :param then_cut: cut the connection when the reply has come, and relay the others again; False: stay deaf.
         :param under_way: not the next request, but one that has been sent and is not answered.
+        :param only: on a connection whose ``application_name`` begins so.
         """
         with self._change:
             self._cut_after_reply = then_cut
+            self._only = only
             self._next = not under_way
             for link in self._links:
                 link.asked = under_way and link.waiting
@@ -156,11 +172,11 @@ class Proxy:
     def may_pass(self, link: "_Link", *, reply: bool) -> bool:
         """Wait while the relay is silent; then: whether the bytes in hand go on."""
         with self._change:
-            self._change.wait_for(lambda: self._mode is not Mode.SILENT or link.closed)
+            self._change.wait_for(lambda: link.closed or not (link.held or self._mode is Mode.SILENT))
             if link.closed:
                 return False
             link.waiting = not reply
-            if self._mode is Mode.SWALLOW and self._next and not reply:
+            if self._mode is Mode.SWALLOW and self._next and not reply and link.name.startswith(self._only):
                 link.asked = True
             if self._mode is not Mode.SWALLOW or not reply or not link.asked:
                 return True
@@ -181,6 +197,10 @@ class _Link:
         """The client has sent the request whose reply is to be swallowed."""
         self.waiting = False
         """The last to speak was the client."""
+        self.held = False
+        """Nothing passes; see :meth:`Proxy.hold`."""
+        self.name = ""
+        """What the client calls itself."""
         self._proxy = proxy
         self._client = client
         self._server = server
@@ -200,6 +220,9 @@ class _Link:
     def _pump(self, source: socket.socket, target: socket.socket, reply: bool) -> None:
         try:
             while data := source.recv(CHUNK):
+                if not reply and not self.name:
+                    _, _, rest = data.partition(b"application_name\0")
+                    self.name = rest.partition(b"\0")[0].decode(errors="replace")
                 if self._proxy.may_pass(self, reply=reply):
                     target.sendall(data)
         except OSError:

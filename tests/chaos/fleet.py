@@ -1,0 +1,184 @@
+"""The storm's supervisors: each in a seat with a relay and a wall clock of its own, and started again when it dies.
+
+What systemd does with ``Restart=always``: a moment's wait, then a new process. Runs in the storm's process.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.chaos import app
+from tests.chaos.plan import QUEUES
+from tests.command import Command
+from tests.proxy import Proxy
+from tests.support import Process, gone, processes
+
+PROCESSES = 2
+RESTART = 0.5
+"""Seconds between a death and the new process."""
+ACCEPTED = {0, 3, -signal.SIGKILL}
+"""Ends of a process that a storm brings about: told to stop, no database at the start, killed. Never a crash."""
+FAKETIME = "*/faketime/libfaketime.so.1"
+LEASE_LOST = re.compile(r"^\S+ ERROR lease_lost supervisor=(\d+)", re.MULTILINE)
+COMPLAINT = re.compile(r"^(?:\S+ ERROR (?!lease_lost|database_lost)|Traceback|.*never retrieved).*$", re.MULTILINE)
+
+
+class Seat:
+    """A place for one supervisor at a time.
+
+    :param directory: its working directory; what lies there can be imported.
+    """
+
+    def __init__(
+        self, number: int, dsn: str, directory: Path, journal: Path, lease: float, faketime: str | None
+    ) -> None:
+        self.number = number
+        self.proxy = Proxy(dsn)
+        self.queue = f"only-{number}"
+        self.command: Command | None = None
+        self.started: list[int] = []
+        """Pids of all that ever sat here."""
+        self.deaths: dict[int, float] = {}
+        self.leases_lost: dict[int, float] = {}
+        self.complaints: list[str] = []
+        self.orphans: dict[int, str] = {}
+        """What was below a supervisor that has died, and has to go too."""
+        self._directory = directory
+        self._arguments = (
+            *("run", "tests.chaos.app:app", "--processes", str(PROCESSES), "--queues", ",".join((*QUEUES, self.queue))),
+            *("--lease", str(lease), "--reap-interval", "1", "--db-timeout", "2", "--drain-timeout", "3"),
+            *("--metrics-address", "127.0.0.1:0"),
+        )
+        self._clock = directory / f"clock-{number}"
+        self._environment = {"PGSCHED_DSN": self.proxy.dsn, app.VARIABLE: str(journal)}
+        if faketime is not None:
+            self._environment |= _stepped(faketime, self._clock)
+        self.step_clock(0)
+        self._seen = 0
+        self._restart_at = 0.0
+        self._known: dict[int, str] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """Of the supervisor that sits here and lives."""
+        return self.command.pid if self.command is not None and self.command.running else None
+
+    def tend(self, now: float) -> None:
+        """Note deaths and what the log says; start a supervisor where none is."""
+        if self.command is not None:
+            self._read(self.command, now)
+            if self.command.running:
+                self._known = {found.pid: found.command for found in self.below()}
+                return
+            self._bury(self.command, now)
+        if self.command is None and now >= self._restart_at:
+            self.command = Command(self._arguments, self._environment, self._directory)
+            self.started.append(self.command.pid)
+            self._seen = 0
+
+    def below(self) -> list[Process]:
+        """Workers and forkserver of the supervisor that lives."""
+        pid = self.pid
+        return [found for found in processes() if found.parent == pid and not found.dead] if pid else []
+
+    def workers(self) -> list[Process]:
+        return [found for found in self.below() if found.name.startswith("pgsched-slot")]
+
+    def forkservers(self) -> list[Process]:
+        return [found for found in self.below() if found.name == "pgsched-fork"]
+
+    def zombies(self) -> list[Process]:
+        pid = self.pid
+        return [found for found in processes() if found.parent == pid and found.dead] if pid else []
+
+    def descriptors(self) -> list[str]:
+        """What the supervisor has open, by kind."""
+        found = []
+        for entry in os.listdir(f"/proc/{self.pid}/fd"):
+            try:
+                found.append(re.sub(r"[\d\[\]]+", "", os.readlink(f"/proc/{self.pid}/fd/{entry}")))
+            except OSError:
+                continue
+        return sorted(found)
+
+    def step_clock(self, seconds: int) -> None:
+        """Set the wall clock of whoever sits here so many seconds ahead."""
+        self._clock.write_text(f"{seconds:+d}\n")
+
+    def ask_to_stop(self) -> None:
+        if self.command is not None and self.command.running:
+            self.command.signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End whatever is left, and the relay."""
+        if self.command is not None:
+            self.command.close()
+        self.proxy.close()
+
+    def _read(self, command: Command, now: float) -> None:
+        text = command.err
+        new = text[self._seen : text.rfind("\n") + 1]
+        self._seen += len(new)
+        self.leases_lost.update((int(found[1]), now) for found in LEASE_LOST.finditer(new))
+        self.complaints += [f"{command.pid}: {found[0]}" for found in COMPLAINT.finditer(new)]
+
+    def _bury(self, command: Command, now: float) -> None:
+        ended = command.wait()
+        self._read(command, now)
+        self.deaths[command.pid] = now
+        if ended.code not in ACCEPTED:
+            self.complaints.append(f"{command.pid} ended with {ended.code}:{command}")
+        self.orphans |= self._known
+        self._known = {}
+        self.command = None
+        self._restart_at = now + RESTART
+
+    def tend_last(self, now: float) -> None:
+        """Note the end of a supervisor that was told to stop, and start none."""
+        if self.command is not None:
+            self._bury(self.command, now)
+
+    def left_behind(self) -> dict[int, str]:
+        """Processes that have outlived the supervisor that they were of."""
+        self.orphans = {pid: name for pid, name in self.orphans.items() if not gone(pid)}
+        return self.orphans
+
+
+def _stepped(library: str, clock: Path) -> Mapping[str, str]:
+    return {
+        "LD_PRELOAD": library,
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+        # It would leave its shared memory behind with each process that is killed.
+        "FAKETIME_DISABLE_SHM": "1",
+    }
+
+
+PROBE = """
+import os, time
+def clocks(): return [time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)]
+before = clocks()
+open(os.environ["FAKETIME_TIMESTAMP_FILE"], "w").write("+5000\\n")
+until = time.monotonic() + 2.5
+while time.monotonic() < until: pass
+after = clocks()
+wall, *others = [b - a for a, b in zip(before, after)]
+assert wall > 4000 and all(2 < other < 10 for other in others), (wall, others)
+"""
+
+
+def find_faketime(directory: Path) -> str | None:
+    """libfaketime's path, if it is there and steps the wall clock without touching those that only go on."""
+    for found in sorted(Path("/usr/lib").glob(FAKETIME)):
+        clock = directory / "clock-probe"
+        clock.write_text("+0\n")
+        environment = {**os.environ, **_stepped(str(found), clock)}
+        if not subprocess.run([sys.executable, "-c", PROBE], env=environment, check=False).returncode:
+            return str(found)
+    return None
