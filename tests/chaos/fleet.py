@@ -100,7 +100,8 @@ class Seat:
         found = []
         for entry in os.listdir(f"/proc/{self.pid}/fd"):
             try:
-                found.append(re.sub(r"[\d\[\]]+", "", os.readlink(f"/proc/{self.pid}/fd/{entry}")))
+                target = os.readlink(f"/proc/{self.pid}/fd/{entry}")
+                found.append(re.sub(r"pgsched-metrics-[^/]*|[\d\[\]]+", "", target))
             except OSError:
                 continue
         return sorted(found)

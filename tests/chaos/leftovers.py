@@ -22,13 +22,9 @@ LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
 
 
 def shared_files() -> set[str]:
-    """What lies in shared memory and looks like ours."""
-    return {name for name in os.listdir("/dev/shm") if "pgsched-metrics" in name or name.startswith(("sem.", "psm_"))}
-
-
-def sockets_of(directory: Path) -> list[str]:
-    """Sockets that lie below a directory."""
-    return [str(path) for path in directory.rglob("*") if path.is_socket()]
+    """What lies in shared memory and might be ours; libfaketime's semaphores are not."""
+    found = {name for name in os.listdir("/dev/shm") if name.startswith(("pgsched-metrics", "sem.", "psm_"))}
+    return {name for name in found if "faketime" not in name}
 
 
 def check_running(seats: Sequence[Seat], usual: Counter[str]) -> Iterator[Violation]:

@@ -274,6 +274,10 @@ def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None
             seat.close()
         place.close()
         shutil.rmtree(directory, ignore_errors=True)
+        for semaphore in Path("/dev/shm").glob("sem.faketime_sem_*"):
+            # libfaketime leaves one for each process that was killed under it.
+            if any(str(semaphore).endswith(f"_{pid}") for seat in seats for pid in seat.started):
+                semaphore.unlink(missing_ok=True)
 
 
 def _remarks(place: Place, faketime: str | None) -> Iterator[str]:
