@@ -14,6 +14,9 @@ check: ## All that CI runs, in a fresh copy: tests on two servers, lint, types, 
 test: dev ## Run the tests but those that are marked slow.
 	$(BIN)/pytest -n 2 -m 'not slow'
 
+chaos: dev ## A storm of five minutes over real processes.
+	$(BIN)/python -m tests.chaos --minutes 5
+
 lint: dev ## Lint, format, types, imports.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,4 +32,4 @@ bench: dev ## Run all benchmarks, which takes its time, and draw the figures.
 	$(BIN)/pip install -q -e '.[dev,embedded,bench]'
 	touch $@
 
-.PHONY: help dev check test lint bench
+.PHONY: help dev check test chaos lint bench

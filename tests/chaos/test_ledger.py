@@ -1,6 +1,7 @@
 """The ledger can say no: made-up histories, each with one thing in it that must not be."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,8 @@ class Tale:
         self.fence, self.retries = self.fence + fence, self.retries + retries
         old = before if op != "insert" else (None, None, None, None)
         new = (after, self.fence, owner, self.retries) if op != "delete" else (None, None, None, None)
-        pairs = [value for pair in zip(old, new, strict=True) for value in pair]
-        self.entries.append(Entry(len(self.entries), self.at, "live", op, TASK, *pairs, self.transaction))  # type: ignore[arg-type]
+        pairs: list[Any] = [value for pair in zip(old, new, strict=True) for value in pair]
+        self.entries.append(Entry(len(self.entries), self.at, "live", op, TASK, *pairs, self.transaction))
         self.state, self.owner = after, owner
 
     def claim(self, owner: int = FIRST, fence: int = 1) -> "Tale":
@@ -78,7 +79,7 @@ class Tale:
         self._write("delete", None)
         last = self.entries[-1]
         after = (None, status, None, self.fence + rise, None, None, None, self.retries)
-        self.entries.append(Entry(len(self.entries), self.at, "ended", "insert", TASK, *after, last.transaction))  # type: ignore[arg-type]
+        self.entries.append(Entry(len(self.entries), self.at, "ended", "insert", TASK, *after, last.transaction))
         self.state = status
         return self
 
