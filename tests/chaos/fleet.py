@@ -20,6 +20,8 @@ from tests.support import Process, gone, processes
 PROCESSES = 2
 RESTART = 0.5
 """Seconds between a death and the new process."""
+LOOK = 0.25
+"""Seconds between two looks at what is below a supervisor: the process table is long."""
 ACCEPTED = {0, 3, -signal.SIGKILL}
 """Ends of a process that a storm brings about: told to stop, no database at the start, killed. Never a crash."""
 FAKETIME = "*/faketime/libfaketime.so.1"
@@ -59,7 +61,7 @@ class Seat:
             self._environment |= _stepped(faketime, self._clock)
         self.step_clock(0)
         self._seen = 0
-        self._restart_at = 0.0
+        self._restart_at = self._look_at = 0.0
         self._known: dict[int, str] = {}
 
     @property
@@ -72,7 +74,9 @@ class Seat:
         if self.command is not None:
             self._read(self.command, now)
             if self.command.running:
-                self._known = {found.pid: found.command for found in self.below()}
+                if now >= self._look_at:
+                    self._look_at = now + LOOK
+                    self._known = {found.pid: found.command for found in self.below()}
                 return
             self._bury(self.command, now)
         if self.command is None and now >= self._restart_at:

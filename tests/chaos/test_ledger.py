@@ -43,7 +43,7 @@ class Tale:
         old = before if op != "insert" else (None, None, None, None)
         new = (after, self.fence, owner, self.retries) if op != "delete" else (None, None, None, None)
         pairs: list[Any] = [value for pair in zip(old, new, strict=True) for value in pair]
-        self.entries.append(Entry(len(self.entries), self.at, "live", op, TASK, *pairs, self.transaction))
+        self.entries.append(Entry._make([len(self.entries), self.at, "live", op, TASK, *pairs, self.transaction]))
         self.state, self.owner = after, owner
 
     def claim(self, owner: int = FIRST, fence: int = 1) -> "Tale":
