@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def main() -> int:
     parser.add_argument("--binaries", type=Path, metavar="DIR", help="of another PostgreSQL than the embedded one")
     parser.add_argument("--package", type=Path, metavar="DIR", help="use the pgsched in this directory")
     options = parser.parse_args()
+    # Told to end, it still stops its server and its supervisors.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
     plan = draw(seed, options.minutes * 60, LEASE)

@@ -172,17 +172,22 @@ def _orders(dice: random.Random, seconds: float) -> Iterator[Order]:
 def _order(dice: random.Random, at: float, number: int) -> Order:
     [kind] = dice.choices(list(Kind), weights=(20, 20, 20, 4, 12, 5, 2, 2))
     few = kind in (Kind.SUICIDE, Kind.OVERTIME, Kind.HOG, Kind.WRONG)
-    # A counted deck would tie rare kinds to rare queues; these are drawn on their own.
+    amount = dice.randint(2, 3)
+    tasks = 1 if few else dice.choice((5, 50, 150)) if kind is Kind.NOOP else dice.choice((1, 2, 5, 12))
+    if kind is Kind.BURN:
+        amount = dice.randint(5, 50)
+    elif kind is Kind.NAP:
+        amount = dice.choice((20, 200, 200, 1000, 6000))
+        # No more than the storm's processes can do beside the rest.
+        tasks = min(tasks, max(1000 // amount, 1))
     delay = dice.choice((0.0, 0.0, 0.0, dice.uniform(0.1, 15.0)))
     if dice.random() < 0.02:
         delay = 86400.0
     return Order(
         at=at,
         kind=kind,
-        tasks=1 if few else dice.choice((1, 2, 5, 20)) if kind is not Kind.NOOP else dice.choice((5, 50, 150)),
-        amount={Kind.BURN: dice.randint(5, 50), Kind.NAP: dice.choice((20, 200, 1000, 6000))}.get(
-            kind, dice.randint(2, 3)
-        ),
+        tasks=tasks,
+        amount=amount,
         queue=dice.choice(QUEUES),
         priority=dice.choice((-1, 0, 0, 0, 5)),
         delay=round(delay, 3),
