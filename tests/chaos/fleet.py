@@ -60,6 +60,8 @@ class Seat:
         if faketime is not None:
             self._environment |= _stepped(faketime, self._clock)
         self.step_clock(0)
+        self._retired: list[Command] = []
+        """Ended, and kept: to close one kills what is left of it, which is to be found first."""
         self._seen = 0
         self._restart_at = self._look_at = 0.0
         self._known: dict[int, str] = {}
@@ -120,8 +122,9 @@ class Seat:
 
     def close(self) -> None:
         """End whatever is left, and the relay."""
-        if self.command is not None:
-            self.command.close()
+        for command in (*self._retired, self.command):
+            if command is not None:
+                command.close()
         self.proxy.close()
 
     def _read(self, command: Command, now: float) -> None:
@@ -139,6 +142,7 @@ class Seat:
             self.complaints.append(f"{command.pid} ended with {ended.code}:{command}")
         self.orphans |= self._known
         self._known = {}
+        self._retired.append(command)
         self.command = None
         self._restart_at = now + RESTART
 
