@@ -24,6 +24,8 @@ LOOK = 0.25
 """Seconds between two looks at what is below a supervisor: the process table is long."""
 ACCEPTED = {0, 3, -signal.SIGKILL}
 """Ends of a process that a storm brings about: told to stop, no database at the start, killed. Never a crash."""
+RUNTIME = "runtime"
+"""Where supervisors keep their metrics, beside the journal: in /dev/shm they would be among those of others."""
 FAKETIME = "*/faketime/libfaketime.so.1"
 LEASE_LOST = re.compile(r"^\S+ ERROR lease_lost supervisor=(\d+)", re.MULTILINE)
 COMPLAINT = re.compile(r"^(?:\S+ ERROR (?!lease_lost|database_lost)|Traceback|.*never retrieved).*$", re.MULTILINE)
@@ -57,6 +59,9 @@ class Seat:
         )
         self._clock = directory / f"clock-{number}"
         self._environment = {"PGSCHED_DSN": self.proxy.dsn, app.VARIABLE: str(journal)}
+        runtime = journal.with_name(RUNTIME)
+        runtime.mkdir(exist_ok=True)
+        self._environment["XDG_RUNTIME_DIR"] = str(runtime)
         if faketime is not None:
             self._environment |= _stepped(faketime, self._clock)
         self.step_clock(0)
@@ -164,8 +169,6 @@ def _stepped(library: str, clock: Path) -> Mapping[str, str]:
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",
-        # It would leave its shared memory behind with each process that is killed.
-        "FAKETIME_DISABLE_SHM": "1",
     }
 
 
@@ -191,3 +194,11 @@ def find_faketime(directory: Path) -> str | None:
         if not subprocess.run([sys.executable, "-c", PROBE], env=environment, check=False).returncode:
             return str(found)
     return None
+
+
+def forget_faketime(seats: list[Seat]) -> None:
+    """Remove what libfaketime leaves behind with each process that is killed under it."""
+    for seat in seats:
+        for pid in seat.started:
+            for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+                (Path("/dev/shm") / name).unlink(missing_ok=True)

@@ -21,12 +21,6 @@ SESSIONS = """
 LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
 
 
-def shared_files() -> set[str]:
-    """What lies in shared memory and might be ours; libfaketime's semaphores are not."""
-    found = {name for name in os.listdir("/dev/shm") if name.startswith(("pgsched-metrics", "sem.", "psm_"))}
-    return {name for name in found if "faketime" not in name}
-
-
 def check_running(seats: Sequence[Seat], usual: Counter[str]) -> Iterator[Violation]:
     """Of idle supervisors: no dead child is left uncollected, and nothing more is open than at the beginning."""
     for seat in seats:
@@ -49,15 +43,18 @@ def check_sessions(connection: psycopg.Connection[Any], *, running: bool) -> Ite
         yield Violation("advisory lock", None, f"{locks} are held")
 
 
-def check_host(seats: Sequence[Seat], files_before: set[str], journal: Path) -> Iterator[Violation]:
-    """Once the supervisors have stopped: no process of theirs, and no file in shared memory."""
+def check_host(seats: Sequence[Seat], journal: Path, runtime: Path) -> Iterator[Violation]:
+    """Once the supervisors have stopped: no process of theirs, and no file.
+
+    :param runtime: where they were told to keep what others keep in shared memory.
+    """
     for seat in seats:
         if orphans := seat.left_behind():
             yield Violation("orphan", None, f"seat {seat.number}: {orphans}")
     ours = [found for found in processes() if not found.dead and _has(found.pid, str(journal))]
     if ours:
         yield Violation("orphan", None, str([(found.pid, found.name) for found in ours]))
-    if files := shared_files() - files_before:
+    if files := [str(path) for path in runtime.rglob("*")]:
         yield Violation("shared memory", None, str(sorted(files)))
 
 

@@ -17,10 +17,10 @@ from pgsched.errors import PgschedError
 from pgsched.model import NewTask
 from pgsched.store.admin import Filter, cancel
 from pgsched.store.enqueue import insert
-from tests.chaos.fleet import Seat, find_faketime
+from tests.chaos.fleet import RUNTIME, Seat, find_faketime, forget_faketime
 from tests.chaos.forces import Forces
 from tests.chaos.ledger import Book, Violation, check_tasks, ways
-from tests.chaos.leftovers import check_host, check_running, check_sessions, shared_files
+from tests.chaos.leftovers import check_host, check_running, check_sessions
 from tests.chaos.place import Place
 from tests.chaos.plan import SEATS, Fault, Order, Plan
 from tests.chaos.record import Record, executions
@@ -65,7 +65,6 @@ class Storm:
         self._cancels: list[tuple[float, list[int]]] = []
         self._unqueued = 0
         self._violations: list[Violation] = []
-        self._files = shared_files()
         self._usual: Counter[str] = Counter()
 
     def run(self) -> tuple[Book, list[Violation], Mapping[str, Any]]:
@@ -208,7 +207,7 @@ class Storm:
             self._connection = None
         with self._place.connect() as connection:
             self._violations += check_sessions(connection, running=False)
-        self._violations += check_host(self._seats, self._files, self._journal)
+        self._violations += check_host(self._seats, self._journal, self._journal.with_name(RUNTIME))
 
     def _read(self) -> Book:
         with self._place.connect() as connection:
@@ -274,10 +273,7 @@ def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None
             seat.close()
         place.close()
         shutil.rmtree(directory, ignore_errors=True)
-        for semaphore in Path("/dev/shm").glob("sem.faketime_sem_*"):
-            # libfaketime leaves one for each process that was killed under it.
-            if any(str(semaphore).endswith(f"_{pid}") for seat in seats for pid in seat.started):
-                semaphore.unlink(missing_ok=True)
+        forget_faketime(seats)
 
 
 def _remarks(place: Place, faketime: str | None) -> Iterator[str]:
