@@ -137,7 +137,7 @@ def _over(supervisor: int | None, at: float, book: Book, pids: Mapping[int, int]
         return False
     pid = pids.get(supervisor)
     died = book.deaths.get(pid or 0)
-    if died is not None and died <= at + 2.0:
+    if died is not None and died <= at + 5.0:
         return True
     # A stopped process says so only when it goes on.
     return supervisor in book.leases_lost and _cut_off(book, pid, at)

@@ -259,6 +259,34 @@ def test_f62_the_reaper_needs_no_free_slot_and_survives_three_cuts_in_a_row(
     stops(busy)
 
 
+def test_an_attempt_counts_although_the_reply_of_its_reap_is_lost(
+    proxy: Proxy,
+    rows: Rows,
+    history: History,
+    pgsched_cli: CommandLine,
+    audit: Audit,
+    server: Server,
+    dsn: str,
+) -> None:
+    gate = Gate(server, dsn, REAP)
+    dying = pgsched_cli("run", APP, "--processes", "1")
+    [task_id] = rows.add("nap", {"seconds": 60.0}, max_retries=0)
+    eventually(lambda: task_id in audit.executions(), "the task runs", timeout=20)
+    other = pgsched_cli("run", APP, "--processes", "1", "--reap-interval", "0.5", environment=through(proxy))
+    other.wait_for("registered")
+    with gate.closed():
+        dying.signal(signal.SIGKILL)
+        gate.wait_for_arrival()
+        proxy.swallow(under_way=True)
+    other.wait_for("database_lost")
+    eventually(lambda: rows.row(task_id).status in ("failed", "completed", "queued"), "it is settled", timeout=10)
+    eventually(lambda: rows.row(task_id).status == "failed", "its only attempt was the first", timeout=5)
+    stops(other)
+    assert audit.executions() == {task_id: 1}
+    assert [failure.outcome for failure in rows.failures(task_id)] == ["lost"]
+    assert list(history.settles().values()) == [1]
+
+
 def test_f86_an_outage_of_any_kind_is_told_in_a_few_lines(
     proxy: Proxy, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
