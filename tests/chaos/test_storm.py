@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.__main__ import LEASE, described
-from tests.chaos.plan import Fault, Harm, Kind, Order, Plan, draw
+from tests.chaos.plan import SEATS, Fault, Harm, Kind, Order, Plan, draw
 from tests.chaos.storm import run
 from tests.support import ROOT
 
@@ -39,9 +39,17 @@ def test_a_settle_that_compares_no_fence_is_caught(tmp_path: Path) -> None:
         text = path.read_text()
         assert text.count(FENCE) == times
         path.write_text(text.replace(FENCE, ""))
-    # One supervisor that is seldom idle and never behind, so that a task is soon tried again, and by the same one.
-    orders = tuple(Order(0.0 + turn, Kind.FLAKY, 1, 8, "only-0", 0, 0.0, 8, None, None) for turn in range(0, 40, 3))
-    faults = tuple(Fault(3.0 + 4 * turn, Harm.DELAY, 0, 2.2 + turn % 5 / 10, 0.0) for turn in range(9))
+    # Each supervisor has tasks of its own, is seldom idle and never behind: a task is soon tried again by the same one.
+    orders = tuple(
+        Order(float(at), Kind.FLAKY, 1, 8, f"only-{seat}", 0, 0.0, 8, None, None)
+        for at in range(0, 40, 3)
+        for seat in range(SEATS)
+    )
+    faults = tuple(
+        Fault(3.0 + 4 * turn + seat / 2, Harm.DELAY, seat, 2.2 + turn % 4 / 10, 0.0)
+        for turn in range(8)
+        for seat in range(SEATS)
+    )
     report = run(Plan(0, 40.0, LEASE, faults, orders), package=tmp_path)
     print(described(report))
     assert {"failure record", "unexplained failure", "illegal transition"} & {v.what for v in report.violations}
