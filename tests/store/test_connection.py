@@ -22,7 +22,7 @@ from pgsched.store.connection import Connection, connect, connect_sync, deadline
 from pgsched.store.outage import CALM, Outage
 from pgsched.store.store import Store
 from tests.proxy import Proxy
-from tests.store.desk import WANT, Table, completed, supervisor
+from tests.store.desk import WANT, Table, completed, retry, supervisor
 from tests.support import Server, database_of, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
@@ -332,6 +332,28 @@ class TestLoss:
             assert await me.store.strays(me.id, []) == []
             assert table.statuses() == {"queued": 3}
             assert {claim.fence for claim in await me.claim()} == {3}
+
+    async def test_a_settle_that_is_delivered_late_does_not_touch_the_next_claim(
+        self, dsn: str, proxy: Proxy, server: Server, table: Table
+    ) -> None:
+        [task_id] = table.insert()
+        async with supervisor(proxy.dsn, db_timeout=0.5) as me:
+            [claim] = await me.claim()
+            proxy.hold("pgsched work")
+            with pytest.raises(DeadlineError):
+                await me.settle(retry(claim, 0.0))
+            assert await me.settle(retry(claim, 0.0), again=True) == [True]
+            [next_claim] = await me.claim()
+            assert len([each for each in server.backends(dsn) if each.application_name == "pgsched work"]) == 2
+            proxy.pass_on()
+            await eventually_async(
+                lambda: len([b for b in server.backends(dsn) if b.application_name == "pgsched work"]) == 1,
+                "the server has done what came late, and left",
+            )
+            row = table.row(task_id)
+            assert (row.status, row.fence, row.retry_count) == ("processing", next_claim.fence, 1)
+            assert len(table.failures(task_id)) == 1
+            assert await me.settle(completed(next_claim)) == [True]
 
     async def test_f39_a_pooled_store_leaves_nothing_in_the_session(self, dsn: str, table: Table) -> None:
         table.insert(20)
