@@ -77,13 +77,14 @@ async def deadline(connection: Connection, call: Coroutine[Any, Any, T], seconds
     :raises DeadlineError: no answer within so many seconds; what the server did is not known.
     """
     task = asyncio.ensure_future(call)
+    # It may fail in the very moment in which we are cancelled, and then nobody asks what became of it.
+    task.add_done_callback(_forget)
     try:
         await asyncio.wait({task}, timeout=seconds)
     finally:
-        # Late, or we are cancelled ourselves: it must end here and now, and nobody asks for what became of it.
+        # Late, or we are cancelled ourselves: it must end here and now.
         late = not task.done()
         if late:
-            task.add_done_callback(_forget)
             cut(connection)
             await asyncio.wait({task}, timeout=_LAST_WORDS)
     if late:

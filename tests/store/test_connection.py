@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
 import os
@@ -169,6 +170,38 @@ def silent_after(proxy: Proxy) -> Callable[..., Awaitable[Connection]]:
 
 
 class TestDeadline:
+    async def test_a_call_that_fails_just_as_we_are_cancelled_leaves_no_word_behind(self, dsn: str) -> None:
+        """As when a process that was stopped goes on: its lease is over, and its connections are gone."""
+        complaints: list[dict[str, object]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        gone = asyncio.Event()
+
+        async def fail() -> None:
+            await gone.wait()
+            raise DatabaseError("the connection is gone")
+
+        connection = await connect(dsn, timeout=5)
+
+        async def call() -> bool:
+            try:
+                await deadline(connection, fail(), 5)
+            except asyncio.CancelledError:
+                return True
+            return False
+
+        waiting = asyncio.create_task(call())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gone.set()
+        waiting.cancel()
+        assert await waiting
+        await connection.close()
+        # It keeps the traceback, and that the call.
+        del waiting
+        gc.collect()
+        assert complaints == []
+
     async def test_a_silent_server_is_cut_off(self, proxy: Proxy) -> None:
         connection = await connect(proxy.dsn, timeout=5)
         proxy.silence()
