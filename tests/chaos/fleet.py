@@ -28,6 +28,8 @@ RUNTIME = "runtime"
 """Where supervisors keep their metrics, beside the journal: in /dev/shm they would be among those of others."""
 FAKETIME = "*/faketime/libfaketime.so.1"
 LEASE_LOST = re.compile(r"^\S+ ERROR lease_lost supervisor=(\d+)", re.MULTILINE)
+SHOWN = 4000
+"""Characters of a log that are shown from a complaint on."""
 COMPLAINT = re.compile(r"^(?:\S+ ERROR (?!lease_lost|database_lost)|Traceback|.*never retrieved).*$", re.MULTILINE)
 
 
@@ -137,7 +139,8 @@ class Seat:
         new = text[self._seen : text.rfind("\n") + 1]
         self._seen += len(new)
         self.leases_lost.update((int(found[1]), now) for found in LEASE_LOST.finditer(new))
-        self.complaints += [f"{command.pid}: {found[0]}" for found in COMPLAINT.finditer(new)]
+        if found := COMPLAINT.search(new):
+            self.complaints.append(f"{command.pid}: {new[found.start() :][:SHOWN]}")
 
     def _bury(self, command: Command, now: float) -> None:
         ended = command.wait()
