@@ -53,7 +53,9 @@ async def listen(dsn: str, *, timeout: float, on_ready: Callable[[], None], on_h
 async def _hear(pgconn: pq.abc.PGconn, on_hint: Callable[[Hint], None], seconds: float) -> None:
     """Hand on hints for so long."""
     loop = asyncio.get_running_loop()
-    lost = loop.create_future()
+    lost: asyncio.Future[None] = loop.create_future()
+    # The end of a tenure may come in the same moment, and then nobody asks what it was lost by.
+    lost.add_done_callback(lambda future: future.exception())
 
     def receive() -> None:
         try:
