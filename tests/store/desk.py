@@ -1,6 +1,7 @@
 """What the tests of the store share: a supervisor's view of a database, and one from behind its back."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -80,6 +81,20 @@ async def listening(store: Store) -> AsyncIterator[AsyncIterator[Hint]]:
     finally:
         ears.cancel()
         await asyncio.gather(ears, return_exceptions=True)
+
+
+def complaints() -> list[dict[str, Any]]:
+    """What the loop complains of from now on."""
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+    return heard
+
+
+def cancelled_when_readable(call: "asyncio.Task[Any]", socket: int) -> None:
+    """Cancel a call in the very turn of the loop in which it learns what came over its socket."""
+    assert select.select([socket], [], [], 10)[0]
+    # Timers follow what was read in the same turn.
+    asyncio.get_running_loop().call_later(0, call.cancel)
 
 
 class Table:

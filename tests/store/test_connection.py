@@ -23,7 +23,7 @@ from pgsched.store.connection import Connection, connect, connect_sync, deadline
 from pgsched.store.outage import CALM, Outage
 from pgsched.store.store import Store
 from tests.proxy import Proxy
-from tests.store.desk import WANT, Table, completed, retry, supervisor
+from tests.store.desk import WANT, Table, complaints, completed, retry, supervisor
 from tests.support import Server, database_of, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
@@ -172,9 +172,7 @@ def silent_after(proxy: Proxy) -> Callable[..., Awaitable[Connection]]:
 class TestDeadline:
     async def test_a_call_that_fails_just_as_we_are_cancelled_leaves_no_word_behind(self, dsn: str) -> None:
         """As when a process that was stopped goes on: its lease is over, and its connections are gone."""
-        complaints: list[dict[str, object]] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        heard = complaints()
         gone = asyncio.Event()
 
         async def fail() -> None:
@@ -200,7 +198,7 @@ class TestDeadline:
         # It keeps the traceback, and that the call.
         del waiting
         gc.collect()
-        assert complaints == []
+        assert heard == []
 
     async def test_a_silent_server_is_cut_off(self, proxy: Proxy) -> None:
         connection = await connect(proxy.dsn, timeout=5)

@@ -1,16 +1,19 @@
 """Hints: who is woken, by what, and what happens when the listening connection is lost."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgsched.errors import DatabaseError
 from pgsched.store import listening as ears
+from pgsched.store.connection import Connection, connect
 from pgsched.store.store import Hint
 from tests.proxy import Proxy
-from tests.store.desk import Table, completed, listening, released, supervisor
+from tests.store.desk import Table, cancelled_when_readable, complaints, completed, listening, released, supervisor
 from tests.support import Server, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
@@ -158,3 +161,28 @@ async def test_one_that_is_cancelled_ends_at_once(proxy: Proxy) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
         proxy.pass_on()
+
+
+async def test_one_that_is_lost_just_as_it_is_cancelled_leaves_no_word_behind(
+    proxy: Proxy, dsn: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = complaints()
+    opened: list[Connection] = []
+
+    async def connected(*arguments: Any, **options: Any) -> Connection:
+        opened.append(await connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(ears, "connect", connected)
+    async with supervisor(proxy.dsn) as me:
+        ready = asyncio.Event()
+        call = asyncio.create_task(me.store.listen(on_ready=ready.set, on_hint=lambda hint: None))
+        await ready.wait()
+        proxy.cut()
+        cancelled_when_readable(call, opened[0].pgconn.socket)
+        await asyncio.wait({call})
+        assert call.cancelled()
+    # It keeps the traceback, and that what the answer was to come through.
+    del call
+    gc.collect()
+    assert heard == []

@@ -1,6 +1,7 @@
 """A transaction in one round trip: whole or not at all, whatever size it has, and what a failure leaves behind."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from pgsched.store import pipeline
 from pgsched.store.connection import connect
 from pgsched.store.pipeline import Pipeline
 from tests.proxy import Proxy
+from tests.store.desk import cancelled_when_readable, complaints
 from tests.support import Server, eventually_async
 
 STATEMENTS = {
@@ -130,3 +132,20 @@ async def test_silence_ends_at_the_deadline(proxy: Proxy) -> None:
             await line.run([("echo", ("a",))], 0.3)
         assert time.monotonic() - began < 2
     proxy.pass_on()
+
+
+async def test_a_call_that_fails_just_as_we_are_cancelled_leaves_no_word_behind(
+    proxy: Proxy, dsn: str, server: Server
+) -> None:
+    heard = complaints()
+    async with opened(proxy.dsn) as line:
+        call = asyncio.create_task(line.run([("sleep", ("30",))], LIMIT))
+        await eventually_async(lambda: busy(server, dsn), "the server is at work")
+        proxy.cut()
+        cancelled_when_readable(call, line.connection.pgconn.socket)
+        await asyncio.wait({call})
+        assert call.cancelled()
+    # It keeps the traceback, and that what the answer was to come through.
+    del call
+    gc.collect()
+    assert heard == []
