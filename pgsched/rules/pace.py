@@ -41,6 +41,5 @@ class Pace:
 
         :param most: at most.
         """
-        if not self._seconds:
-            return min(LEAST, most)
-        return max(min(int(self._tasks / self._seconds * AHEAD), most), min(LEAST, most))
+        ahead = int(self._tasks / self._seconds * AHEAD) if self._seconds else 0
+        return min(most, max(LEAST, ahead))
