@@ -3,7 +3,7 @@
 NOTIFY makes commits wait for one another, so a hint costs those who queue tasks, and is worth it only for somebody who
 would otherwise sleep. When hints come thick, rows come without them too: the supervisor declines, looks every few
 milliseconds, and asks again when it has found nothing for a while. Knows nothing of the database; what makes sure that
-no row is missed in between stands in ``supervisor/exchange.py``. Pure; ``now`` is monotonic.
+no row is missed in between is ``Rest.told`` in ``supervisor/resting.py``. Pure; ``now`` is monotonic.
 """
 
 import math
