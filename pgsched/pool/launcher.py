@@ -150,12 +150,12 @@ def _understood(frame: bytes) -> Loaded | NotLoaded | Forked:
         raise wire.ProtocolError(f"broken message: {error!r}") from error
 
 
-def _start(control: int, output: int, environment: Mapping[str, str]) -> int:
+def _start(control: int, output: int, variables: Mapping[str, str]) -> int:
     """Start the forkserver's interpreter; what it needs to know comes over its standard input."""
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "pgsched.pool.forkserver"],
-        environment,
+        variables,
         file_actions=[
             (os.POSIX_SPAWN_DUP2, control, 0),
             (os.POSIX_SPAWN_DUP2, output, 1),
