@@ -52,7 +52,10 @@ class Survey:
         for known in self._known.values():
             known.due_at = math.inf
         for group in groups:
-            self._known[_key(group)] = _Known(group, now + group.due_in, group.head_run_at, group.head_id)
+            key = _key(group)
+            # To the end, whether it was known or not: those that were found long ago are forgotten first.
+            self._known.pop(key, None)
+            self._known[key] = _Known(group, now + group.due_in, group.head_run_at, group.head_id)
         for key in [key for key, known in self._known.items() if known.due_at == math.inf][:-REMEMBERED]:
             del self._known[key]
         self._scanned_at = now

@@ -666,6 +666,13 @@ SUPERVISOR: Final = (
         "        except DatabaseError:\n            raise",
         "unit/test_reaping.py",
     ),
+    Mutant(
+        "survey-found-last",
+        "supervisor/survey.py",
+        "            self._known.pop(key, None)\n",
+        "",
+        "unit/test_survey.py",
+    ),
     Mutant("gone-ticks", "supervisor/identity.py", " or found.started_ticks != ticks", "", "unit/test_identity.py"),
     Mutant("gone-zombie", "supervisor/identity.py", 'found.state in ("Z", "X") or ', "", "unit/test_identity.py"),
 )

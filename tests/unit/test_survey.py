@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pgsched.model import Claim, Group, Want
-from pgsched.supervisor.survey import BURST, FULL_SCAN, FULL_THRIFT, LONGEST_WAIT, THRIFT, Survey
+from pgsched.supervisor.survey import BURST, FULL_SCAN, FULL_THRIFT, LONGEST_WAIT, REMEMBERED, THRIFT, Survey
 
 
 def group(name: str = "a", due_in: float = -1.0, priority: int = 0, head: int = 1) -> Group:
@@ -178,6 +178,18 @@ def test_what_is_remembered_is_bounded() -> None:
         survey.found([group(f"type {number}")], now=float(number), seconds=0.0)
     survey.woken(300.0)
     assert len(survey.due(300.0)) <= 65
+
+
+def test_a_group_that_was_found_until_now_is_remembered_however_long_it_is_known() -> None:
+    survey = Survey()
+    for number in range(REMEMBERED):
+        survey.found([group("busy"), group(f"type {number}")], now=float(number), seconds=0.0)
+    survey.found([], now=300.0, seconds=0.0)
+    survey.woken(300.0)
+    due = [g.task_type for g in survey.due(300.0)]
+    assert len(due) == REMEMBERED
+    assert "busy" in due
+    assert "type 0" not in due
 
 
 def test_a_hint_does_not_put_off_work_that_is_known() -> None:
