@@ -8,11 +8,17 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from pgsched.errors import DatabaseError, PoolError
 from pgsched.rules.backoff import Backoff
+from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.exchange import LeaseLostError
 from pgsched.supervisor.observer import Observer
+
+CALM: Final = 30.0
+"""Seconds after which a turn that fails is the first of a new row of failures: it was well for a while, and one that
+listens never ends otherwise."""
 
 
 class Duty:
@@ -25,12 +31,14 @@ class Duty:
         observer: Observer,
         *,
         sleep: Callable[[float], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
         self.name = name
         self._turn = turn
         self._observer = observer
         self._wake = asyncio.Event()
         self._sleep = sleep or self._sleep_or_wake
+        self._clock = clock
         self._backoff = Backoff(base=0.1, cap=5.0)
 
     def wake(self) -> None:
@@ -56,15 +64,21 @@ class Duty:
             pass
 
     async def _try(self) -> tuple[float, bool]:
+        began = self._clock()
         try:
             pause = await self._turn()
         except (LeaseLostError, PoolError):
             raise
         except DatabaseError:
             # The store has logged the outage; a line from each duty would bury it.
-            return self._backoff.failed(random.random), False
+            return self._failed(began), False
         except Exception as error:
             self._observer.event("duty_failed", logging.ERROR, duty=self.name, error=repr(error), exc_info=True)
-            return self._backoff.failed(random.random), False
+            return self._failed(began), False
         self._backoff.succeeded()
         return pause, True
+
+    def _failed(self, began: float) -> float:
+        if self._clock() - began >= CALM:
+            self._backoff.succeeded()
+        return self._backoff.failed(random.random)

@@ -673,6 +673,7 @@ SUPERVISOR: Final = (
         "",
         "unit/test_survey.py",
     ),
+    Mutant("duty-calm", "supervisor/duty.py", "if self._clock() - began >= CALM:", "if False:", "unit/test_duty.py"),
     Mutant("gone-ticks", "supervisor/identity.py", " or found.started_ticks != ticks", "", "unit/test_identity.py"),
     Mutant("gone-zombie", "supervisor/identity.py", 'found.state in ("Z", "X") or ', "", "unit/test_identity.py"),
 )

@@ -1,0 +1,46 @@
+"""How long a duty waits after a turn that failed, by a clock that is moved by hand."""
+
+from typing import Any
+
+import pytest
+
+from pgsched.errors import DatabaseError
+from pgsched.supervisor.duty import CALM, Duty
+from tests.unit.test_supervisor import Deaf
+
+
+class Failing:
+    """A duty whose turns fail after a while."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.lasting = 0.0
+        observer: Any = Deaf()
+        self.duty = Duty("listen", self.turn, observer, clock=lambda: self.now)
+
+    async def turn(self) -> float:
+        self.now += self.lasting
+        raise DatabaseError("the listening connection is lost")
+
+    async def fails(self, lasting: float) -> float:
+        """Seconds that the duty waits after a turn that lasted so long."""
+        self.lasting = lasting
+        pause, well = await self.duty._try()
+        assert not well
+        return pause
+
+
+async def test_it_waits_longer_each_time() -> None:
+    failing = Failing()
+    pauses = [await failing.fails(0.01) for _ in range(8)]
+    assert pauses[0] <= 0.1
+    assert 2.5 <= pauses[-1] <= 5.0
+
+
+@pytest.mark.parametrize(("lasting", "longest"), [(CALM - 1.0, 5.0), (CALM + 1.0, 0.1)])
+async def test_one_that_was_well_for_a_while_begins_anew(lasting: float, longest: float) -> None:
+    """A connection that is lost now and then is opened again at once, however often it was lost before."""
+    failing = Failing()
+    for _ in range(8):
+        await failing.fails(0.01)
+    assert longest / 2 <= await failing.fails(lasting) <= longest
