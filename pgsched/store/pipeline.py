@@ -84,6 +84,7 @@ class _Answer:
         self._expected = iter(expected)
         self._prepared = prepared
         self._socket = pgconn.socket
+        self._writing = False
         self.results: list[pq.abc.PGresult] = []
         self.error: psycopg.Error | None = None
 
@@ -94,11 +95,11 @@ class _Answer:
         self._done = loop.create_future()
         timer = loop.call_later(timeout, self._expire, timeout)
         loop.add_reader(self._socket, self._receive)
-        self._writing = bool(self._pgconn.flush())
-        if self._writing:
-            # The server may be waiting for us to read before it reads on, hence both at once.
-            loop.add_writer(self._socket, self._receive)
         try:
+            self._writing = bool(self._pgconn.flush())
+            if self._writing:
+                # The server may be waiting for us to read before it reads on, hence both at once.
+                loop.add_writer(self._socket, self._receive)
             await self._done
         finally:
             timer.cancel()
