@@ -53,12 +53,11 @@ class Line:
         self._outage = outage
         self._name = name
         self._lock = asyncio.Lock()
-        self._connection: Connection | None = None
         self._pipeline: Pipeline | None = None
 
     async def run(self, *statements: Statement) -> list[list[Any]]:
         """Run statements as one transaction, in one round trip; return the rows of each. It raises what `call` does."""
-        return await self._on_connection(lambda _: self._transaction(statements))
+        return await self._serve(lambda pipeline: self._transaction(pipeline, statements))
 
     async def call(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Do some work on the connection.
@@ -66,13 +65,18 @@ class Line:
         :raises DatabaseError: it failed; the connection has been thrown away, and what the server did is not known.
         :raises psycopg.Error: a conflict, data that the server refuses, or a lack of lock memory: nothing was done.
         """
-        return await self._on_connection(lambda connection: deadline(connection, work(connection), self._timeout))
 
-    async def _on_connection(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        def on_connection(pipeline: Pipeline) -> Coroutine[Any, Any, T]:
+            connection = pipeline.connection
+            return deadline(connection, work(connection), self._timeout)
+
+        return await self._serve(on_connection)
+
+    async def _serve(self, call: Callable[[Pipeline], Coroutine[Any, Any, T]]) -> T:
         async with self._lock:
             began = time.monotonic()
             try:
-                result = await work(self._connection or await self._open())
+                result = await call(self._pipeline or await self._open())
             except _PASSED_ON:
                 self._outage.succeeded(began)
                 raise
@@ -92,25 +96,28 @@ class Line:
         async with self._lock:
             await self._discard()
 
-    async def _open(self) -> Connection:
-        self._connection = connection = await connect(
-            self._dsn, timeout=self._timeout, pooled=self._pooled, application_name=self._name
-        )
-        self._pipeline = Pipeline(connection, prepares=not self._pooled)
-        if not self._pooled:
-            await self._pipeline.run([("session", ()), self._hints], self._timeout)
-        return connection
+    async def _open(self) -> Pipeline:
+        connection = await connect(self._dsn, timeout=self._timeout, pooled=self._pooled, application_name=self._name)
+        pipeline = Pipeline(connection, prepares=not self._pooled)
+        try:
+            if not self._pooled:
+                await pipeline.run([("session", ()), self._hints], self._timeout)
+        except BaseException:
+            # Whatever kept the server from hearing it: no call may come over a session that was not told.
+            await connection.close()
+            raise
+        self._pipeline = pipeline
+        return pipeline
 
     async def _discard(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            await pipeline.connection.close()
 
-    async def _transaction(self, statements: tuple[Statement, ...]) -> list[list[Any]]:
-        assert self._pipeline is not None
+    async def _transaction(self, pipeline: Pipeline, statements: tuple[Statement, ...]) -> list[list[Any]]:
         if self._pooled:
-            return (await self._pipeline.run((self._hints, *statements), self._timeout))[1:]
-        return await self._pipeline.run(statements, self._timeout)
+            return (await pipeline.run((self._hints, *statements), self._timeout))[1:]
+        return await pipeline.run(statements, self._timeout)
 
 
 def _jitter() -> float:

@@ -701,6 +701,13 @@ STORE: Final = (
         f"{CONNECTION}::TestDeadline",
     ),
     Mutant(
+        "line-session-told",
+        "store/line.py",
+        "        pipeline = Pipeline(connection, prepares=not self._pooled)\n",
+        "        pipeline = self._pipeline = Pipeline(connection, prepares=not self._pooled)\n",
+        f"{CONNECTION}::TestLoss",
+    ),
+    Mutant(
         "line-session-deadline",
         "store/line.py",
         '[("session", ()), self._hints], self._timeout)',

@@ -338,6 +338,25 @@ class TestLoss:
                 await me.store.renew(me.id, 60)
             assert await me.store.renew(me.id, 60)
 
+    async def test_a_session_that_was_not_told_its_settings_serves_nobody(
+        self, dsn: str, server: Server, table: Table
+    ) -> None:
+        table.sql("CREATE SEQUENCE times")
+        table.sql(
+            "CREATE FUNCTION set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('times') = 1 THEN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END IF;"
+            " RETURN pg_catalog.set_config($1, $2, $3); END $$"
+        )
+        server.sql(f'ALTER DATABASE "{database_of(dsn)}" SET search_path = public, pg_catalog')
+
+        async def setting(connection: psycopg.AsyncConnection) -> list[tuple[object, ...]]:
+            return await (await connection.execute("SELECT current_setting('enable_seqscan')")).fetchall()
+
+        store = Store(dsn)
+        assert await store.renew(1, 60) is False
+        assert await store._lease.call(setting) == [("off",)]
+        await store.close()
+
     async def test_f36_a_connection_to_a_read_only_server_is_dropped(
         self, dsn: str, server: Server, table: Table
     ) -> None:
