@@ -48,7 +48,7 @@ class DatabaseError(PgschedError):
 
 
 class DeadlineError(DatabaseError):
-    """A database call did not answer within ``--db-timeout``; its connection was discarded."""
+    """A database call did not answer within ``--db-timeout``, or the server gave it up at a limit of its own."""
 
 
 class SchemaError(PgschedError):

@@ -1,7 +1,8 @@
 """A line to the database: one connection for one purpose, opened when needed and replaced when it has failed.
 
-Every call has a deadline. What the driver raises leaves here as one of our errors; the kinds that the caller can do
-something about, conflicts, refused data and lack of lock memory, leave as they are. Runs in the supervisor's loop.
+Every call has a deadline, and the server a shorter one: where it gives up in time, nothing was done, and the connection
+stays. What the driver raises leaves here as one of our errors; the kinds that the caller can do something about,
+conflicts, refused data and lack of lock memory, leave as they are. Runs in the supervisor's loop.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import errors
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.store.connection import Connection, connect, deadline
 from pgsched.store.outage import Outage
 from pgsched.store.pipeline import Pipeline, Statement
@@ -62,6 +63,7 @@ class Line:
     async def call(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Do some work on the connection.
 
+        :raises DeadlineError: it took too long.
         :raises DatabaseError: it failed; the connection has been thrown away, and what the server did is not known.
         :raises psycopg.Error: a conflict, data that the server refuses, or a lack of lock memory: nothing was done.
         """
@@ -80,6 +82,10 @@ class Line:
             except _PASSED_ON:
                 self._outage.succeeded(began)
                 raise
+            except errors.QueryCanceled as error:
+                late = DeadlineError(one_line(error))
+                self._outage.failed(late)
+                raise late from None
             except (psycopg.Error, DatabaseError, OSError) as error:
                 await self._discard()
                 failure = error if isinstance(error, DatabaseError) else DatabaseError(one_line(error))

@@ -722,6 +722,13 @@ STORE: Final = (
         f"{CONNECTION}::TestDeadline",
     ),
     Mutant(
+        "line-late-kept",
+        "store/line.py",
+        "except errors.QueryCanceled as error:\n",
+        "except errors.QueryCanceled as error:\n                await self._discard()\n",
+        f"{CONNECTION}::TestDeadline",
+    ),
+    Mutant(
         "line-one-at-a-time",
         "store/line.py",
         "        async with self._lock:\n            began",

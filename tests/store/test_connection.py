@@ -301,6 +301,22 @@ class TestDeadline:
         holder.rollback()
         await store.close()
 
+    async def test_a_statement_that_the_server_gives_up_costs_no_connection(
+        self, dsn: str, server: Server, connect: Connect
+    ) -> None:
+        server.sql(f"ALTER DATABASE \"{database_of(dsn)}\" SET statement_timeout = '300ms'")
+        holder = connect(autocommit=False)
+        holder.execute("LOCK TABLE pgsched_supervisors")
+        store = Store(dsn)
+        session = await store._lease.run(("backend", ()))
+        with pytest.raises(DeadlineError, match="statement timeout"):
+            await store.renew(1, 60)
+        assert store.outage.count == 1
+        holder.rollback()
+        assert await store.renew(1, 60) is False
+        assert await store._lease.run(("backend", ())) == session
+        await store.close()
+
     async def test_a_limit_that_the_role_has_stays(self, dsn: str, server: Server) -> None:
         server.sql(f"ALTER DATABASE \"{database_of(dsn)}\" SET statement_timeout = '1234ms'")
         store = Store(dsn)
