@@ -12,7 +12,7 @@ import psycopg
 
 from pgsched.model import Status
 from pgsched.store.line import CONFLICTS
-from pgsched.store.refusals import again, refusals
+from pgsched.store.refusals import refusals, retried
 from pgsched.store.statements import rows, run
 from pgsched.store.views import Filter, list_tasks, parameters, show, status
 
@@ -77,7 +77,7 @@ def prune(
 
     with refusals("cannot prune tasks"):
         while count == batch:
-            count, begin = again(delete)
+            count, begin = retried(delete)
             pruned += count
             if progress is not None:
                 progress(pruned)
@@ -101,7 +101,7 @@ def drop_ranges(conn: psycopg.Connection[Any], older_than: float) -> int:
             tasks += found[0][1]
             looked_at, after = BATCH, 0
             while looked_at == BATCH:
-                looked_at, after = again(delete_failures)
+                looked_at, after = retried(delete_failures)
     return tasks
 
 
@@ -123,7 +123,7 @@ def _change(
 
     with refusals(doing):
         # A key that was free a moment ago may be taken now: the batch sees it when it is tried again.
-        while found := again(batch, (*CONFLICTS, psycopg.errors.UniqueViolation)):
+        while found := retried(batch, (*CONFLICTS, psycopg.errors.UniqueViolation)):
             changed += [task_id for task_id, done in found if done]
             left.update((task_id, "another live task has its unique key") for task_id, done in found if not done)
             after = found[-1][0]

@@ -16,8 +16,8 @@ from pgsched.errors import DatabaseError, UsageError
 from pgsched.model import NewTask
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.line import CONFLICTS
-from pgsched.store.line import again as again_async
-from pgsched.store.refusals import again, pause, refusals
+from pgsched.store.line import retried as retried_async
+from pgsched.store.refusals import refusals, retried
 from pgsched.store.sql import load
 from pgsched.store.statements import values
 
@@ -59,7 +59,7 @@ def insert(conn: Connection[Any], tasks: Sequence[NewTask]) -> list[int]:
         return ids
 
     with _refusals(alone):
-        return again(body) if alone else body()
+        return retried(body) if alone else body()
 
 
 async def insert_async(conn: AsyncConnection[Any], tasks: Sequence[NewTask]) -> list[int]:
@@ -76,7 +76,7 @@ async def insert_async(conn: AsyncConnection[Any], tasks: Sequence[NewTask]) -> 
         return ids
 
     with _refusals(alone):
-        return await again_async(body, pause) if alone else await body()
+        return await retried_async(body) if alone else await body()
 
 
 def _run(conn: Connection[Any], batch: _Batch) -> list[int]:

@@ -13,8 +13,7 @@ from pgsched.events import emit
 from pgsched.model import Claim, Verdict, Want
 from pgsched.store.arrays import storable
 from pgsched.store.claims import claim_statement, claims_of
-from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line
-from pgsched.store.line import again as retried
+from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line, retried
 from pgsched.store.redaction import one_line
 from pgsched.store.verdicts import (
     parted,
@@ -54,14 +53,14 @@ class Exchanger:
         self._lockable = _UNLIMITED
 
     async def exchange(
-        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, again: bool
+        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, resent: bool
     ) -> Exchanged:
         """See ``Store.exchange``."""
         failed = 0
         while True:
             allowed = min(total, self._lockable)
             try:
-                answer = await self._attempt(supervisor_id, verdicts, wants, allowed, again)
+                answer = await self._attempt(supervisor_id, verdicts, wants, allowed, resent)
             except OUT_OF_LOCKS:
                 if allowed <= 1 or not wants:
                     raise DatabaseError("out of shared memory: raise max_locks_per_transaction on the server") from None
@@ -70,7 +69,7 @@ class Exchanger:
             except REFUSED_DATA as error:
                 if not verdicts:
                     raise DatabaseError(one_line(error)) from None
-                settled = await self._settle(supervisor_id, verdicts, again)
+                settled = await self._settle(supervisor_id, verdicts, resent)
                 return Exchanged(settled, [], 0, failed, lease_alive=True)
             else:
                 # The lock table is shared: there may be more room by and by.
@@ -78,7 +77,7 @@ class Exchanger:
                 return answer._replace(failed=failed)
 
     async def _attempt(
-        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, again: bool
+        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, resent: bool
     ) -> Exchanged:
         parts = parted(verdicts)
         statements = [
@@ -96,7 +95,7 @@ class Exchanger:
             _tell(settled, part, positions)
         if alive and not all(settled):
             await self._settle_elsewhere(supervisor_id, verdicts, settled)
-            if again:
+            if resent:
                 await self._tell_before(verdicts, settled)
         if not wants:
             return Exchanged(settled, [], 0, 0, alive)
@@ -108,7 +107,7 @@ class Exchanger:
         missing = [index for index, done in enumerate(settled) if not done and verdicts[index].claim.place]
         moved = [verdicts[index]._replace(claim=verdicts[index].claim._replace(place=None)) for index in missing]
         try:
-            answer = await self._settle(supervisor_id, moved, again=False)
+            answer = await self._settle(supervisor_id, moved, resent=False)
         except OUT_OF_LOCKS as error:
             # Not to be taken for the claim's, which has succeeded and must not be tried again.
             raise DatabaseError(one_line(error)) from None
@@ -122,20 +121,20 @@ class Exchanger:
         [rows] = await retried(lambda: self._line.run(statement))
         _tell(settled, unsure, [position for (position,) in rows])
 
-    async def _settle(self, supervisor_id: int, verdicts: Sequence[Verdict], again: bool) -> list[bool]:
+    async def _settle(self, supervisor_id: int, verdicts: Sequence[Verdict], resent: bool) -> list[bool]:
         """Settle, and halve what is refused until the verdict at fault is alone."""
         try:
-            return (await self._attempt(supervisor_id, verdicts, [], 0, again)).settled
+            return (await self._attempt(supervisor_id, verdicts, [], 0, resent)).settled
         except REFUSED_DATA as error:
             if len(verdicts) == 1:
                 return [await self._settle_unstorable(supervisor_id, verdicts[0], storable(one_line(error)))]
         middle = len(verdicts) // 2
         halves = (verdicts[:middle], verdicts[middle:])
-        return [settled for half in halves for settled in await self._settle(supervisor_id, half, again)]
+        return [settled for half in halves for settled in await self._settle(supervisor_id, half, resent)]
 
     async def _settle_unstorable(self, supervisor_id: int, verdict: Verdict, reason: str) -> bool:
         try:
-            answer = await self._attempt(supervisor_id, [unstorable(verdict, reason)], [], 0, again=False)
+            answer = await self._attempt(supervisor_id, [unstorable(verdict, reason)], [], 0, resent=False)
         except REFUSED_DATA as error:
             # The table itself refuses this row. Without this, it would hold up every other verdict for ever.
             emit("settle_refused", logging.ERROR, task_id=verdict.claim.task_id, error=one_line(error))

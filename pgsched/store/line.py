@@ -34,6 +34,8 @@ REFUSED_DATA: Final = (
 """A value is at fault, or a trigger does not like it; not the connection."""
 OUT_OF_LOCKS: Final = errors.OutOfMemory
 """``max_locks_per_transaction`` is too small for the batch."""
+ATTEMPTS: Final = 20
+"""How often what meets conflicts is tried, by a supervisor, a command, or a program that enqueues."""
 _PASSED_ON: Final = (*CONFLICTS, *REFUSED_DATA, OUT_OF_LOCKS)
 
 
@@ -126,20 +128,20 @@ class Line:
         return await pipeline.run(statements, self._timeout)
 
 
-def _jitter() -> float:
+def pause() -> float:
+    """Seconds before the next attempt: random, so that the two who met do not meet again."""
     return random.uniform(0.001, 0.02)
 
 
-async def again(attempt: Callable[[], Awaitable[T]], pause: Callable[[], float] = _jitter, *, attempts: int = 20) -> T:
+async def retried(attempt: Callable[[], Awaitable[T]]) -> T:
     """Repeat what met a conflict.
 
-    :param pause: seconds before the next attempt; random, so that the two who met do not meet again.
     :raises DatabaseError: every attempt met one.
     """
-    for _ in range(attempts):
+    for _ in range(ATTEMPTS):
         try:
             return await attempt()
         except CONFLICTS as error:
             conflict = one_line(error)
             await asyncio.sleep(pause())
-    raise DatabaseError(f"gave up after {attempts} conflicts: {conflict}")
+    raise DatabaseError(f"gave up after {ATTEMPTS} conflicts: {conflict}")

@@ -4,7 +4,6 @@ Runs wherever the store runs, in the parent, in the command line, or in a progra
 about connections: ``connection`` does.
 """
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +12,10 @@ from typing import TypeVar
 import psycopg
 
 from pgsched.errors import DatabaseError, PgschedError, SchemaError, UsageError
-from pgsched.store.line import CONFLICTS
+from pgsched.store.line import ATTEMPTS, CONFLICTS, pause
 from pgsched.store.redaction import one_line
 
 T = TypeVar("T")
-
-_ATTEMPTS = 20
 
 
 @contextmanager
@@ -58,19 +55,14 @@ def refusal(error: psycopg.Error, doing: str) -> PgschedError:
     return DatabaseError(line)
 
 
-def again(body: Callable[[], T], conflicts: tuple[type[psycopg.Error], ...] = CONFLICTS) -> T:
-    """Run one transaction, and once more whenever it met a conflict."""
-    for _ in range(_ATTEMPTS):
+def retried(body: Callable[[], T], conflicts: tuple[type[psycopg.Error], ...] = CONFLICTS) -> T:
+    """Run one transaction, and once more whenever it met a conflict; the last attempt's is raised."""
+    for _ in range(ATTEMPTS - 1):
         try:
             return body()
         except conflicts:
             time.sleep(pause())
     return body()
-
-
-def pause() -> float:
-    """Seconds before the next try: random, so that the two who met do not meet again."""
-    return random.uniform(0.001, 0.05)
 
 
 def _said(error: psycopg.Error) -> str:

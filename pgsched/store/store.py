@@ -2,7 +2,7 @@
 
 Claims and settles have a line of their own, and so has the lease, so that a slow batch cannot starve a renewal. No
 method keeps a transaction open between two calls, and nothing relies on a session when the store is pooled. A call that
-was cut at its deadline may still be done by the server later: a settle is then sent `again`, and `strays` finds claims
+was cut at its deadline may still be done by the server later: a settle is then `resent`, and `strays` finds claims
 whose reply was lost. Runs in the supervisor's loop.
 """
 
@@ -14,8 +14,7 @@ from pgsched.model import Claim, Group, Identity, Verdict, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claims_of
 from pgsched.store.exchanging import Exchanged, Exchanger
-from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line
-from pgsched.store.line import again as retried
+from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line, retried
 from pgsched.store.listening import Hint, listen
 from pgsched.store.outage import Outage
 from pgsched.store.pipeline import Statement
@@ -127,7 +126,13 @@ class Store:
         return [Group(*row) for row in rows]
 
     async def exchange(
-        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, again: bool = False
+        self,
+        supervisor_id: int,
+        verdicts: Sequence[Verdict],
+        wants: Sequence[Want],
+        total: int,
+        *,
+        resent: bool = False,
     ) -> Exchanged:
         """Settle and claim in one transaction and one round trip; either may be empty.
 
@@ -135,11 +140,11 @@ class Store:
         refuses fails the one task that it came from; nothing is claimed in that exchange.
 
         :param total: rows to claim at most.
-        :param again: these verdicts were sent before and the reply was lost: those that were written then count as
+        :param resent: these verdicts were sent before and the reply was lost: those that were written then count as
             settled.
         :raises DatabaseError: it is not known what was done.
         """
-        return await self._exchanger.exchange(supervisor_id, verdicts, wants, total, again)
+        return await self._exchanger.exchange(supervisor_id, verdicts, wants, total, resent)
 
     async def reap(self, supervisor_id: int, limit: int) -> list[Claim]:
         """Take over claims of dead supervisors, and those that nobody owns; needs a live lease of one's own.

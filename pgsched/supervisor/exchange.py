@@ -232,10 +232,10 @@ class Exchange:
 
     async def _exchange(self, verdicts: list[Verdict], wants: list[Want], total: int) -> None:
         started = self.clock()
-        again = bool(self._unsure)
+        resent = bool(self._unsure)
         self._unsure = verdicts
         try:
-            answer = await self._store.exchange(self.supervisor_id, verdicts, wants, total, again=again)
+            answer = await self._store.exchange(self.supervisor_id, verdicts, wants, total, resent=resent)
         except DatabaseError:
             if wants:
                 self.suspect_strays()

@@ -262,8 +262,8 @@ class Protocol(RuleBasedStateMachine):
         self._exchange(_one(self._with(lambda p: p.pending or p.unsure), pick), 0, fate)
 
     def _exchange(self, process: Process, total: int, fate: Fate) -> None:
-        again = bool(process.unsure)
-        if not again:
+        resent = bool(process.unsure)
+        if not resent:
             process.unsure, process.pending = process.pending, []
         verdicts = process.unsure
         if not verdicts and not total:
@@ -274,7 +274,7 @@ class Protocol(RuleBasedStateMachine):
             )
             if answer.alive:
                 settled = self._settle_elsewhere(process, answer)
-                if again and not all(settled):
+                if resent and not all(settled):
                     unsure = [verdict for verdict, done in zip(verdicts, settled, strict=True) if not done]
                     self.calls.settled_before(self._line(process), unsure)
         except Lost:

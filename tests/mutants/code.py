@@ -517,10 +517,10 @@ SUPERVISOR: Final = (
         f"{EXCHANGE}::test_a_batch_whose_reply_was_lost_is_sent_again_as_it_was_and_before_all_others",
     ),
     Mutant(
-        "exchange-again",
+        "exchange-resent",
         "supervisor/exchange.py",
-        "again = bool(self._unsure)",
-        "again = False",
+        "resent = bool(self._unsure)",
+        "resent = False",
         f"{EXCHANGE}::test_a_batch_whose_reply_was_lost_is_sent_again_as_it_was_and_before_all_others",
     ),
     Mutant(
@@ -738,12 +738,12 @@ STORE: Final = (
     Mutant(
         "line-conflicts-end",
         "store/line.py",
-        "for _ in range(attempts):",
+        "for _ in range(ATTEMPTS):",
         "for _ in iter(int, 1):",
         "store/test_races.py::TestConflicts::test_one_that_never_ends_is_an_error_in_the_end",
     ),
     Mutant(
-        "line-conflicts-again",
+        "line-conflicts-retried",
         "store/line.py",
         "CONFLICTS: Final = (errors.SerializationFailure, errors.DeadlockDetected)",
         "CONFLICTS: Final = (errors.SerializationFailure,)",

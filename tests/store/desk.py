@@ -31,13 +31,13 @@ class Supervisor(NamedTuple):
     async def claim(self, *wants: Want, total: int = 1000) -> list[Claim]:
         return (await self.exchange([], wants or [WANT], total)).claims
 
-    async def settle(self, *verdicts: Verdict, again: bool = False) -> list[bool]:
-        return (await self.exchange(verdicts, [], 0, again=again)).settled
+    async def settle(self, *verdicts: Verdict, resent: bool = False) -> list[bool]:
+        return (await self.exchange(verdicts, [], 0, resent=resent)).settled
 
     async def exchange(
-        self, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, again: bool = False
+        self, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, resent: bool = False
     ) -> Exchanged:
-        return await self.store.exchange(self.id, verdicts, wants, total, again=again)
+        return await self.store.exchange(self.id, verdicts, wants, total, resent=resent)
 
 
 @asynccontextmanager

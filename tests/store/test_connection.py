@@ -349,7 +349,7 @@ class TestLoss:
             server.terminate(dsn, "pgsched %")
             with pytest.raises(DatabaseError):
                 await me.settle(*map(completed, claims))
-            assert await me.settle(*map(completed, claims), again=True) == [True] * 3
+            assert await me.settle(*map(completed, claims), resent=True) == [True] * 3
             with pytest.raises(DatabaseError):
                 await me.store.renew(me.id, 60)
             assert await me.store.renew(me.id, 60)
@@ -408,7 +408,7 @@ class TestLoss:
             proxy.hold("pgsched work")
             with pytest.raises(DeadlineError):
                 await me.settle(retry(claim, 0.0))
-            assert await me.settle(retry(claim, 0.0), again=True) == [True]
+            assert await me.settle(retry(claim, 0.0), resent=True) == [True]
             [next_claim] = await me.claim()
             assert len([each for each in server.backends(dsn) if each.application_name == "pgsched work"]) == 2
             proxy.pass_on()

@@ -137,7 +137,7 @@ class TestTheWayOfATask:
             verdicts = [KINDS[claim.task_id // PARTS % 4](claim) for claim in claims]
             assert await me.settle(*verdicts) == [True] * 40
             assert await me.settle(*verdicts) == [False] * 40
-            assert await me.settle(*verdicts, again=True) == [True] * 40
+            assert await me.settle(*verdicts, resent=True) == [True] * 40
         assert set(table.statuses()) == {"completed", "failed", "queued"}
 
     async def test_a_place_that_is_one_in_every_partition(self, split: str, table: Table) -> None:

@@ -222,7 +222,7 @@ class TestFences:
             table.expire(me.id)
             answer = await me.exchange([completed(claims[0]), retry(claims[1])], [], 0)
             assert (answer.settled, answer.lease_alive) == ([False, False], False)
-            answer = await me.exchange([completed(claims[0])], [WANT], 10, again=True)
+            answer = await me.exchange([completed(claims[0])], [WANT], 10, resent=True)
             assert (answer.settled, answer.lease_alive) == ([False], False)
         assert table.statuses() == {"processing": 2}
         assert table.sql("SELECT count(*) FROM pgsched_failures") == [(0,)]
@@ -388,7 +388,7 @@ class TestAgain:
             before = [table.row(claim.task_id) for claim in claims]
             assert "processing" not in [row.status for row in before]
             strange = completed(claims[0]._replace(fence=99))
-            assert await me.settle(*verdicts, strange, again=True) == [True, True, True, False]
+            assert await me.settle(*verdicts, strange, resent=True) == [True, True, True, False]
             assert [table.row(claim.task_id) for claim in claims] == before
             assert await me.settle(*verdicts) == [False, False, False]
 
@@ -401,13 +401,13 @@ class TestAgain:
             await me.settle(verdict(claim))
             table.sql("UPDATE scheduled_tasks SET run_at = now()")
             assert len(await other.claim()) == 1
-            assert await me.settle(verdict(claim), again=True) == [True]
+            assert await me.settle(verdict(claim), resent=True) == [True]
 
     async def test_what_was_not_written_is_written_now(self, dsn: str, table: Table) -> None:
         async with supervisor(dsn) as me:
             claims = await claimed(me, table, 2)
             await me.settle(completed(claims[0]))
-            assert await me.settle(*map(completed, claims), again=True) == [True, True]
+            assert await me.settle(*map(completed, claims), resent=True) == [True, True]
         assert table.statuses() == {"completed": 2}
 
     async def test_a_retry_of_an_earlier_claim_is_not_taken_for_this_one(self, dsn: str, table: Table) -> None:
@@ -416,10 +416,10 @@ class TestAgain:
             assert await me.settle(retry(first, delay=0.0)) == [True]
             [second] = await me.claim()
             table.sql("UPDATE scheduled_tasks SET fence = fence + 1, claimed_by = %s", other.id)
-            assert await me.settle(retry(second), again=True) == [False]
+            assert await me.settle(retry(second), resent=True) == [False]
             # Nor is the row's return to the queue under a later fence.
             table.sql("UPDATE scheduled_tasks SET status = 'queued', claimed_by = NULL")
-            assert await me.settle(retry(second), again=True) == [False]
+            assert await me.settle(retry(second), resent=True) == [False]
 
     @pytest.mark.parametrize(
         "change",
@@ -434,7 +434,7 @@ class TestAgain:
             claims = await claimed(me, table, 4)
             table.sql(f"UPDATE scheduled_tasks SET {change}")
             verdicts = [kind(claim) for kind, claim in zip(KINDS, claims, strict=True)]
-            assert await me.settle(*verdicts, again=True) == [False] * 4
+            assert await me.settle(*verdicts, resent=True) == [False] * 4
 
 
 async def test_an_exchange_of_nothing_asks_nothing(dsn: str) -> None:

@@ -51,9 +51,15 @@ class ScriptedStore:
         return [Group("a", "default", 0, one.task_id, one.run_at, self.due_in) for one in head]
 
     async def exchange(
-        self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, again: bool = False
+        self,
+        supervisor_id: int,
+        verdicts: Sequence[Verdict],
+        wants: Sequence[Want],
+        total: int,
+        *,
+        resent: bool = False,
     ) -> Exchanged:
-        self.calls.append(("exchange", supervisor_id, [v.claim.task_id for v in verdicts], total, again))
+        self.calls.append(("exchange", supervisor_id, [v.claim.task_id for v in verdicts], total, resent))
         if self.failures:
             self.failures -= 1
             raise DatabaseError("away")
