@@ -5,8 +5,8 @@ task that it came from. Runs in the supervisor's loop.
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from pgsched.errors import DatabaseError
 from pgsched.events import emit
@@ -23,7 +23,9 @@ from pgsched.store.verdicts import (
     unstorable,
 )
 
+T = TypeVar("T")
 _UNLIMITED: Final = 2**31
+_TOO_FEW_LOCKS: Final = "out of shared memory: raise max_locks_per_transaction on the server"
 
 
 class Exchanged(NamedTuple):
@@ -63,13 +65,13 @@ class Exchanger:
                 answer = await self._attempt(supervisor_id, verdicts, wants, allowed, resent)
             except OUT_OF_LOCKS:
                 if allowed <= 1 or not wants:
-                    raise DatabaseError("out of shared memory: raise max_locks_per_transaction on the server") from None
+                    raise DatabaseError(_TOO_FEW_LOCKS) from None
                 failed += 1
                 self._lockable = allowed // 2
             except REFUSED_DATA as error:
                 if not verdicts:
                     raise DatabaseError(one_line(error)) from None
-                settled = await self._settle(supervisor_id, verdicts, resent)
+                settled = await _then(self._settle(supervisor_id, verdicts, resent))
                 return Exchanged(settled, [], 0, failed, lease_alive=True)
             else:
                 # The lock table is shared: there may be more room by and by.
@@ -94,9 +96,9 @@ class Exchanger:
             alive = alive and lives
             _tell(settled, part, positions)
         if alive and not all(settled):
-            await self._settle_elsewhere(supervisor_id, verdicts, settled)
+            await _then(self._settle_elsewhere(supervisor_id, verdicts, settled))
             if resent:
-                await self._tell_before(verdicts, settled)
+                await _then(self._tell_before(verdicts, settled))
         if not wants:
             return Exchanged(settled, [], 0, 0, alive)
         counts, *claimed = rows[-1]
@@ -106,11 +108,7 @@ class Exchanger:
         """Settle those whose row was not where their claim had left it."""
         missing = [index for index, done in enumerate(settled) if not done and verdicts[index].claim.place]
         moved = [verdicts[index]._replace(claim=verdicts[index].claim._replace(place=None)) for index in missing]
-        try:
-            answer = await self._settle(supervisor_id, moved, resent=False)
-        except OUT_OF_LOCKS as error:
-            # Not to be taken for the claim's, which has succeeded and must not be tried again.
-            raise DatabaseError(one_line(error)) from None
+        answer = await self._settle(supervisor_id, moved, resent=False)
         for index, done in zip(missing, answer, strict=True):
             settled[index] = done
 
@@ -140,6 +138,20 @@ class Exchanger:
             emit("settle_refused", logging.ERROR, task_id=verdict.claim.task_id, error=one_line(error))
             return False
         return answer.settled[0]
+
+
+async def _then(call: Awaitable[T]) -> T:
+    """Await what follows the exchange's own transaction.
+
+    What the server refuses here is not to be taken for a refusal of that one, whose claims stand: tried again, it would
+    claim others, and nobody would know of these.
+    """
+    try:
+        return await call
+    except OUT_OF_LOCKS:
+        raise DatabaseError(_TOO_FEW_LOCKS) from None
+    except REFUSED_DATA as error:
+        raise DatabaseError(one_line(error)) from None
 
 
 def _tell(settled: list[bool], part: list[int], positions: list[int] | None) -> None:

@@ -367,6 +367,51 @@ class TestRefusedData:
             assert table.row(bad.task_id).status == "failed"
 
 
+class TestWhatFollows:
+    """What the server refuses after the exchange's own transaction does not make that one be tried again."""
+
+    @pytest.mark.parametrize("refusal", ["out_of_memory", "program_limit_exceeded"])
+    async def test_asking_for_what_an_earlier_try_has_written(self, dsn: str, table: Table, refusal: str) -> None:
+        raising(table, refusal)
+        async with supervisor(dsn) as me:
+            [claim] = await claimed(me, table)
+            # Settles write failures as ever; only who reads them meets it.
+            table.sql("ALTER TABLE pgsched_failures RENAME TO kept")
+            table.sql("CREATE VIEW pgsched_failures AS SELECT * FROM kept WHERE (SELECT raising())")
+            table.insert(4)
+            with pytest.raises(DatabaseError):
+                await me.exchange([retry(claim._replace(fence=7))], [WANT], 2, resent=True)
+        assert table.statuses() == {"processing": 3, "queued": 2}, "it has claimed twice"
+
+    async def test_settling_what_is_not_where_its_claim_has_left_it(self, dsn: str, table: Table) -> None:
+        raising(table, "out_of_memory")
+        async with supervisor(dsn) as me:
+            [claim] = await claimed(me, table)
+            table.sql("UPDATE scheduled_tasks SET updated_at = now()")
+            trigger(table, "PERFORM raising();")
+            table.insert(4)
+            with pytest.raises(DatabaseError):
+                await me.exchange([completed(claim)], [WANT], 2)
+        assert table.statuses() == {"processing": 3, "queued": 2}, "it has claimed twice"
+
+    async def test_settling_without_what_was_refused(self, dsn: str, table: Table) -> None:
+        raising(table, "out_of_memory")
+        async with supervisor(dsn) as me:
+            [claim] = await claimed(me, table)
+            trigger(table, "PERFORM raising();")
+            with pytest.raises(DatabaseError, match="max_locks_per_transaction"):
+                await me.settle(completed(claim, "{"))
+        assert table.statuses() == {"processing": 1}
+
+
+def raising(table: Table, condition: str) -> None:
+    """Make a function for which the server has no memory, or some such."""
+    table.sql(
+        "CREATE FUNCTION raising() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN"
+        f" RAISE EXCEPTION 'no' USING ERRCODE = '{condition}'; END $$"
+    )
+
+
 def trigger(table: Table, body: str) -> None:
     table.sql(f"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW; END $$")
     table.sql("CREATE TRIGGER meddle BEFORE INSERT ON scheduled_tasks_ended FOR EACH ROW EXECUTE FUNCTION meddle()")
