@@ -14,6 +14,7 @@ import psycopg
 from pgsched.errors import SchemaError
 from pgsched.store import schema
 from pgsched.store.connection import connect_sync
+from pgsched.store.pooler import is_pooled
 from pgsched.store.refusals import refusals
 from pgsched.store.statements import rows
 
@@ -54,7 +55,6 @@ class _Server(NamedTuple):
     synchronous_commit: str
     autovacuum: bool
     locks: int
-    pid: int
     clock: float
 
 
@@ -78,7 +78,8 @@ def problems(conn: psycopg.Connection[Any]) -> list[Problem]:
         server = _Server(*rows(conn, "check_server")[0])
         ended = time.time()
         found = [*_of_server(server), *_of_durability(server), *_of_clocks(server.clock, begun, ended)]
-        found += _of_pooler(server.pid, conn.info.backend_pid)
+        if is_pooled(conn):
+            found += _of_pooler()
         found += _of_schema(conn, server.role)
         found += _of_snapshots(conn)
     order = ("error", "warning", "note")
@@ -140,14 +141,12 @@ def _of_clocks(database: float, begun: float, ended: float) -> Iterator[Problem]
         )
 
 
-def _of_pooler(answering: int, greeting: int) -> Iterator[Problem]:
-    """A pooler greets a client with a process id of its own making."""
-    if answering != greeting:
-        yield Problem(
-            "note",
-            "there is a connection pooler between this host and the server",
-            "if it pools transactions, give `pgsched run` --pooled",
-        )
+def _of_pooler() -> Iterator[Problem]:
+    yield Problem(
+        "note",
+        "there is a connection pooler between this host and the server",
+        "if it pools transactions, give `pgsched run` --pooled",
+    )
 
 
 def _of_schema(conn: psycopg.Connection[Any], role: str) -> Iterator[Problem]:

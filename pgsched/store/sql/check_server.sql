@@ -6,4 +6,4 @@ SELECT current_setting('server_version_num')::integer AS version_number, current
        current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean AS autovacuum,
        current_setting('max_locks_per_transaction')::bigint
            * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint) AS locks,
-       pg_backend_pid() AS pid, date_part('epoch', clock_timestamp()) AS clock
+       date_part('epoch', clock_timestamp()) AS clock
