@@ -55,6 +55,7 @@ class _Server(NamedTuple):
     synchronous_commit: str
     autovacuum: bool
     locks: int
+    isolation: str
     clock: float
 
 
@@ -79,7 +80,7 @@ def problems(conn: psycopg.Connection[Any]) -> list[Problem]:
         ended = time.time()
         found = [*_of_server(server), *_of_durability(server), *_of_clocks(server.clock, begun, ended)]
         if is_pooled(conn):
-            found += _of_pooler()
+            found += _of_pooler(server)
         found += _of_schema(conn, server.role)
         found += _of_snapshots(conn)
     order = ("error", "warning", "note")
@@ -141,12 +142,20 @@ def _of_clocks(database: float, begun: float, ended: float) -> Iterator[Problem]
         )
 
 
-def _of_pooler() -> Iterator[Problem]:
+def _of_pooler(server: _Server) -> Iterator[Problem]:
     yield Problem(
         "note",
         "there is a connection pooler between this host and the server",
         "if it pools transactions, give `pgsched run` --pooled",
     )
+    if server.isolation not in ("read committed", "read uncommitted"):
+        # Who has a session of his own sets this for it; see session.sql.
+        yield Problem(
+            "warning",
+            f"transactions of role {server.role} in database {server.database} are {server.isolation}: "
+            "with --pooled, claims fail where they should skip",
+            "set default_transaction_isolation to read committed",
+        )
 
 
 def _of_schema(conn: psycopg.Connection[Any], role: str) -> Iterator[Problem]:

@@ -194,6 +194,28 @@ class TestSession:
         assert "--pooled" in pooler[0].cure
 
     @pytest.mark.parametrize(
+        ("pooled", "isolation", "levels"),
+        [
+            (True, "repeatable read", ["warning"]),
+            (True, "serializable", ["warning"]),
+            (True, "read committed", []),
+            (False, "serializable", []),
+        ],
+    )
+    def test_f39_behind_a_pooler_nothing_puts_a_stricter_isolation_back(
+        self, connect: Connect, pooled: bool, isolation: str, levels: list[str]
+    ) -> None:
+        connection = connect()
+        connection.execute(f"SET default_transaction_isolation = '{isolation}'")
+        if pooled:
+            connection.execute(
+                "CREATE FUNCTION pg_backend_pid() RETURNS integer LANGUAGE sql AS 'SELECT 1'; "
+                "SET search_path = public, pg_catalog"
+            )
+        stricter = [problem for problem in found(connection) if isolation in problem.text]
+        assert [problem.level for problem in stricter] == levels
+
+    @pytest.mark.parametrize(
         ("encoding", "words"), [("SQL_ASCII", "checks no text"), ("LATIN1", "cannot store every character")]
     )
     def test_f56_another_encoding(self, server: Server, encoding: str, words: str) -> None:

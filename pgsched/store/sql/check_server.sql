@@ -6,4 +6,5 @@ SELECT current_setting('server_version_num')::integer AS version_number, current
        current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean AS autovacuum,
        current_setting('max_locks_per_transaction')::bigint
            * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint) AS locks,
+       current_setting('default_transaction_isolation') AS isolation,
        date_part('epoch', clock_timestamp()) AS clock
