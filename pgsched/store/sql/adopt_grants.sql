@@ -1,6 +1,7 @@
 -- The statements that give the new tables the rights that were granted on the adopted one. Rights on the parent are
 -- enough for statements that name the parent; the partitions get the same, for supervisors that run as another role.
--- Whoever may delete may drop whole ranges. Whoever may insert needs the sequence, which an identity column did not ask for. Catalogue only.
+-- Whoever may delete may drop whole ranges. Whoever may insert needs the sequence, which an identity column did not ask
+-- for. Catalogue only.
 WITH granted AS (
     SELECT acl.grantee, acl.privilege_type, acl.is_grantable, NULL::name AS column_name
     FROM pg_class tasks, aclexplode(tasks.relacl) acl

@@ -1,7 +1,8 @@
 -- Delete dead supervisors that hold nothing any more.
 --
--- Index: scheduled_tasks_held by owner, one probe a supervisor (OFFSET keeps the planner from making a join of it). Locks: their rows, skipping what is locked: a claim may be on its way. One that
--- commits between this statement's snapshot and its lock is found by reap_ownerless.
+-- Index: scheduled_tasks_held by owner, one probe a supervisor (OFFSET keeps the planner from making a join of it).
+-- Locks: their rows, skipping what is locked: a claim may be on its way. One that commits between this statement's snapshot
+-- and its lock is found by reap_ownerless.
 DELETE FROM pgsched_supervisors
 WHERE id IN (
     SELECT supervisor.id

@@ -8,8 +8,8 @@
 --
 -- Index: scheduled_tasks_due, one ordered range a group; then each row by where it lies, which cannot change while it is
 -- locked; with the live rows in several partitions another row may lie at the same place in another one, hence the id (for
--- how it is compared see settle_completed.sql). A row whose version is newer than the statement's snapshot is not found there: it is left, and counted as
--- skipped.
+-- how it is compared see settle_completed.sql). A row whose version is newer than the statement's snapshot is not found
+-- there: it is left, and counted as skipped.
 -- Locks: the supervisor's row, so that nobody reaps or deletes it before this commits; then tasks, skipping what is locked.
 --
 -- The candidates stop at the limit, so the groups after it are not touched. They are materialised, so the advisory lock is

@@ -30,7 +30,8 @@ WITH RECURSIVE known AS MATERIALIZED (
     ) AS oldest
 ), waiting AS (
     SELECT head.queue,
-           max(date_part('epoch', now()) - date_part('epoch', head.run_at)) FILTER (WHERE isfinite(head.run_at)) AS oldest_due
+           max(date_part('epoch', now()) - date_part('epoch', head.run_at)) FILTER (WHERE isfinite(head.run_at))
+               AS oldest_due
     FROM head
     GROUP BY head.queue
 ), queued AS (

@@ -1,7 +1,8 @@
 -- Write a batch of verdicts, each guarded by its claim's fence, and the failures behind them.
 --
 -- $1: supervisor; $2, $3: task id and fence; $4: kind; $5: run time and $6: retry delay in seconds; $7: result; $8: error;
--- $9: what pgsched_failures keeps, as a JSON object. One element a verdict, in id order; the last five may be NULL as a whole.
+-- $9: what pgsched_failures keeps, as a JSON object. One element a verdict, in id order; the last five may be NULL as a
+-- whole.
 --
 -- Answer: whether the lease is alive, and the positions, from 1, of the verdicts that were written; NULL when all were.
 --
@@ -28,7 +29,8 @@ WITH supervisor AS MATERIALIZED (
       AND task.fence = verdict.fence
       AND task.claimed_by = $1::bigint
       AND (task.status || '') = 'processing'
-    RETURNING task.*, verdict.turn, verdict.kind, verdict.seconds, verdict.result AS new_result, verdict.error, verdict.failure
+    RETURNING task.*, verdict.turn, verdict.kind, verdict.seconds, verdict.result AS new_result, verdict.error,
+              verdict.failure
 ), moved AS (
     INSERT INTO scheduled_tasks_ended (
         id, task_type, payload, run_at, status, max_retries, retry_count, error_log, created_at, updated_at, queue,

@@ -1,7 +1,7 @@
 -- Write a batch of verdicts that say "completed", each guarded by its claim's fence: what most settles consist of.
 --
--- $1: supervisor; $2, $3: task id and fence; $4: run time in seconds; $5: result, may be NULL as a whole; $6: where the claim
--- left the row. One element a verdict, in id order.
+-- $1: supervisor; $2, $3: task id and fence; $4: run time in seconds; $5: result, may be NULL as a whole; $6: where the
+-- claim left the row. One element a verdict, in id order.
 --
 -- Answer: like settle's. A row that somebody has updated since its claim lies elsewhere and is not written: settle finds it.
 --
