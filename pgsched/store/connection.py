@@ -9,6 +9,7 @@ import asyncio
 import math
 import os
 import socket
+import traceback
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
@@ -44,9 +45,15 @@ async def connect(dsn: str, *, timeout: float, pooled: bool = False, application
     try:
         # Each host has its own timeout; the sum bounds what it does not cover, such as the name's resolution.
         async with asyncio.timeout(timeout * (1 + str(parameters.get("host") or "").count(","))):
-            return await psycopg.AsyncConnection.connect(
-                **parameters, autocommit=True, prepare_threshold=None if pooled else PREPARE_AFTER
-            )
+            try:
+                return await psycopg.AsyncConnection.connect(
+                    **parameters, autocommit=True, prepare_threshold=None if pooled else PREPARE_AFTER
+                )
+            except BaseException as error:
+                # What was begun is held by the driver's frames alone, and they by the error, which whoever passes it on
+                # may tie into a circle. The socket would be open until the collector comes, which it seldom does.
+                traceback.clear_frames(error.__traceback__)
+                raise
     except TimeoutError:
         raise DeadlineError(f"no answer from {_place(parameters)} within {timeout:g} s") from None
     except (psycopg.Error, OSError, UnicodeError) as error:

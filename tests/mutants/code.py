@@ -770,6 +770,13 @@ STORE: Final = (
         "asyncio.timeout(None)",
         f"{CONNECTION}::TestConnect",
     ),
+    Mutant(
+        "socket-of-nobody",
+        "store/connection.py",
+        "                traceback.clear_frames(error.__traceback__)\n",
+        "",
+        f"{CONNECTION}::TestGivenUp",
+    ),
     Mutant("cut-late", "store/connection.py", "            cut(connection)\n", "", f"{CONNECTION}::TestDeadline"),
     Mutant(
         "cut-wait",

@@ -6,8 +6,9 @@ import gc
 import itertools
 import logging
 import os
+import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
@@ -156,6 +157,75 @@ class TestConnect:
         connection = await connect(f"{dsn} application_name=mine", timeout=5, application_name="ours")
         assert connection.info.parameter_status("application_name") == "mine"
         await connection.close()
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The way to a server that lets everybody connect, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+        port = listener.getsockname()[1]
+        yield f"host=127.0.0.1 port={port} dbname=d user=u sslmode=disable gssencmode=disable"
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage is collected: a supervisor collects seldom, and one that is idle hardly ever."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def sockets() -> int:
+    """How many this process has open."""
+    found = 0
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{entry}").startswith("socket:")
+    return found
+
+
+@pytest.mark.usefixtures("uncollected")
+class TestGivenUp:
+    """A connection that is given up while it is made leaves no socket."""
+
+    async def test_at_its_deadline(self, deaf: str) -> None:
+        store = Store(deaf, db_timeout=0.05)
+        before = sockets()
+        for _ in range(20):
+            with pytest.raises(DeadlineError):
+                await store.renew(1, 60)
+        assert sockets() == before
+
+    async def test_at_the_drivers_own_limit(self, deaf: str) -> None:
+        store = Store(f"{deaf} connect_timeout=2", db_timeout=20)
+        before = sockets()
+        calls = (store.renew(1, 60), store.reap(1, 1), store.discover(["a"], None))
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(error) for error in errors] == [DatabaseError] * 3
+        del errors
+        assert sockets() == before
+
+    async def test_when_the_call_is_cancelled(self, deaf: str) -> None:
+        store = Store(deaf, db_timeout=20)
+        before = sockets()
+        for _ in range(20):
+            call = asyncio.create_task(store.renew(1, 60))
+            await eventually_async(lambda: sockets() > before, "it is under way")
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert sockets() == before
+
+    async def test_when_the_server_hangs_up(self, proxy: Proxy) -> None:
+        proxy.reject("57P03", "the database system is starting up")
+        store = Store(proxy.dsn, db_timeout=5)
+        before = sockets()
+        for _ in range(20):
+            with pytest.raises(DatabaseError):
+                await store.renew(1, 60)
+        assert await eventually_async(lambda: sockets() <= before, "the relay has closed its own")
+        proxy.pass_on()
 
 
 def silent_after(proxy: Proxy) -> Callable[..., Awaitable[Connection]]:
