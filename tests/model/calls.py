@@ -5,7 +5,7 @@ they amounted to, now or when the transaction commits; the client's half is what
 is missing where the answer is lost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -117,7 +117,7 @@ class Calls:
             expected = oracle.orphans() if undisturbed and oracle.alive(supervisor) else set()
             mine = (str(supervisor), "100")
             dead, ownerless, _ = self._database.begin(line, ("reap", mine), ("reap_ownerless", mine), ("bury", ()))
-            claims = claims_of(dead + ownerless)
+            claims = _in_order(claims_of(dead + ownerless))
             hold(expected <= {claim[0] for claim in claims}, "a reap finds what is lost", expected, claims)
 
             def effect() -> None:
@@ -150,7 +150,7 @@ class Calls:
             [given] = self._database.run(line, ("release_strays", (str(process.id), *_columns(claimed))))
             for (task_id,) in given:
                 self._oracle.released(process.id, task_id)
-        return claims_of(row[:-1] for row in strays if row[-1])
+        return _in_order(claims_of(row[:-1] for row in strays if row[-1]))
 
     def leave(self, line: Line, process: Process) -> None:
         self._database.run(line, ("deregister", (str(process.id),)))
@@ -172,6 +172,11 @@ class Calls:
         chosen = [verdicts[index] for index in part]
         plain = all(verdict.kind is VerdictKind.COMPLETED and verdict.claim.place for verdict in chosen)
         return (settle_completed_statement if plain else settle_statement)(supervisor, chosen)
+
+
+def _in_order(claims: Iterable[Claim]) -> list[Claim]:
+    """Where the statement promises no order: what comes of them must not depend on where rows lie."""
+    return sorted(claims, key=lambda claim: claim.task_id)
 
 
 def _columns(claims: Sequence[tuple[Any, ...]]) -> tuple[str, str]:

@@ -1,4 +1,7 @@
-"""The real statements on a real server, one transaction a call, and time that passes when it is told to.
+"""The real statements on a real server, one transaction a call, and time that passes only when it is told to.
+
+The time is in a table. Functions with the names of PostgreSQL's own clocks read it there, and stand before those in the
+search path, so a statement's text needs no change, and no history depends on how fast the machine is.
 
 A transaction may also be left open, as one is that a server is still at while its client has given up. Whoever then
 meets its locks waits for a moment and is refused, and has done nothing.
@@ -13,16 +16,19 @@ Load = Callable[[str], bytes]
 Statement = tuple[str, Sequence[object]]
 """The name of a file in ``sql/``, and its parameters."""
 
-_AGE = """
-    WITH free AS (SELECT id FROM {table} FOR NO KEY UPDATE SKIP LOCKED)
-    UPDATE {table} AS row SET {change} FROM free WHERE row.id = free.id RETURNING row.id
+_OPTIONS = "-c search_path=model,pg_catalog,public"
+_CLOCK = """
+    DROP SCHEMA IF EXISTS model CASCADE;
+    CREATE SCHEMA model;
+    CREATE TABLE model.clock (at timestamptz NOT NULL);
+    INSERT INTO model.clock VALUES ('2100-01-01');
+    CREATE FUNCTION model.now() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT at FROM model.clock';
+    CREATE FUNCTION model.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT at FROM model.clock';
 """
-_AGE_THESE = "UPDATE {table} AS row SET {change} WHERE id = ANY (%(ids)s)"
-_CHANGES = {
-    "pgsched_supervisors": "lease_until = lease_until - %(by)s * interval '1 second'",
-    "scheduled_tasks_live": "updated_at = updated_at - %(by)s * interval '1 second',"
-    " run_at = run_at - %(by)s * interval '1 second', started_at = started_at - %(by)s * interval '1 second'",
-}
+_TABLES = ("scheduled_tasks_live", "scheduled_tasks_ended_rest", "pgsched_supervisors", "pgsched_failures")
+_TICK = 0.001
+"""Seconds between two transactions, no two of which are of the same moment: a reap is known by being later than the
+claim."""
 
 
 class Row(NamedTuple):
@@ -47,18 +53,20 @@ class Database:
         self.load = load
 
         def connect() -> psycopg.Connection[Any]:
-            return psycopg.connect(dsn, application_name="model", options="-c lock_timeout=20ms")
+            return psycopg.connect(dsn, application_name="model", options=f"{_OPTIONS} -c lock_timeout=20ms")
 
+        self._outside = psycopg.connect(dsn, autocommit=True, application_name="tests", options=_OPTIONS)
+        self._outside.execute(_CLOCK.encode())
+        for table in _TABLES:
+            # What a vacuum frees is used again: if it came just then, a row could come back to where its claim had left
+            # it. And the lock under which it cuts a table short is not ours to wait for.
+            self._outside.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)".encode())
         self.lines = [connect() for _ in range(lines)]
         self.open = connect()
         """For the transaction that may be left open."""
-        self._outside = psycopg.connect(dsn, autocommit=True, application_name="tests")
-        self._owed: dict[str, set[int]] = {}
-        self._by = 0.0
 
     def reset(self) -> None:
         """Empty the tables."""
-        self._owed, self._by = {}, 0.0
         for connection in (*self.lines, self.open):
             connection.rollback()
         self._outside.execute("DELETE FROM scheduled_tasks")
@@ -70,6 +78,7 @@ class Database:
 
     def begin(self, line: psycopg.Connection[Any], *statements: Statement) -> list[list[Any]]:
         """Run statements, and leave their transaction open; return the rows of each."""
+        self.advance(_TICK)
         cursor = psycopg.RawCursor(line)
         cursor.execute(self.load("hints"), ("60000", "true"))
         answers = []
@@ -89,28 +98,20 @@ class Database:
         return answers
 
     def land(self, commit: bool) -> None:
-        """End the transaction that was left open; what it had locked meanwhile grows older now."""
+        """End the transaction that was left open."""
         if commit:
-            self._pay(self.open)
             self.open.commit()
         else:
             self.open.rollback()
-            self._pay(self._outside)
-        self._owed, self._by = {}, 0.0
 
     def outside(self, query: str, *parameters: object) -> list[Any]:
         """What somebody does who is no supervisor."""
         cursor = self._outside.execute(query.encode(), parameters or None)
         return cursor.fetchall() if cursor.description else []
 
-    def age(self, by: float) -> None:
-        """Let so many seconds pass: everything that bears a time grows older."""
-        for table, change in _CHANGES.items():
-            statement = _AGE.format(table=table, change=change)
-            aged = {row[0] for row in self._outside.execute(statement.encode(), {"by": by})}
-            present = {row[0] for row in self.outside(f"SELECT id FROM {table}")}
-            self._owed.setdefault(table, set()).update(present - aged)
-        self._by += by
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.outside("UPDATE model.clock SET at = at + make_interval(secs => %s)", seconds)
 
     def tasks(self) -> list[Row]:
         rows = self.outside("SELECT id, status, fence, claimed_by, retry_count, unique_key FROM scheduled_tasks")
@@ -119,9 +120,3 @@ class Database:
     def supervisors(self) -> dict[int, bool]:
         """Whether the lease of each is alive."""
         return dict(self.outside("SELECT id, lease_until > clock_timestamp() FROM pgsched_supervisors"))
-
-    def _pay(self, line: psycopg.Connection[Any]) -> None:
-        for table, ids in self._owed.items():
-            if ids:
-                statement = _AGE_THESE.format(table=table, change=_CHANGES[table])
-                line.execute(statement.encode(), {"by": self._by, "ids": list(ids)})

@@ -164,7 +164,8 @@ class Protocol(RuleBasedStateMachine):
     def strange_claim(self) -> None:
         rows = self.database.outside(
             "UPDATE scheduled_tasks SET status = 'processing', updated_at = now() WHERE id = (SELECT id FROM"
-            " scheduled_tasks WHERE status = 'queued' AND run_at <= now() LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id"
+            " scheduled_tasks WHERE status = 'queued' AND run_at <= now() ORDER BY run_at, id LIMIT 1"
+            " FOR UPDATE SKIP LOCKED) RETURNING id"
         )
         for (task_id,) in rows:
             self.oracle.strange(task_id)
@@ -175,6 +176,13 @@ class Protocol(RuleBasedStateMachine):
         task = _one(self.oracle.strangers(), pick)
         self.database.outside("UPDATE scheduled_tasks SET status = 'completed' WHERE id = %s", task.id)
         task.status = Status.COMPLETED
+
+    @precondition(lambda self: self._tasks(Status.PROCESSING) and self.flight is None)
+    @rule()
+    def disturb(self) -> None:
+        """Somebody writes to the rows in work, which then lie elsewhere than their claims have left them."""
+        earlier = "UPDATE scheduled_tasks SET run_at = run_at - interval '1 second' WHERE status = 'processing'"
+        self.database.outside(earlier)
 
     # A supervisor's life
 
@@ -394,7 +402,7 @@ class Protocol(RuleBasedStateMachine):
         self._pass(steps)
 
     def _pass(self, steps: int) -> None:
-        self.database.age(steps * STEP)
+        self.database.advance(steps * STEP)
         self.oracle.now += steps * STEP
 
     # What must hold

@@ -14,7 +14,8 @@ from pgsched.supervisor.holdings import Holdings
 
 LEASE = 100.0
 """Seconds. What passes at once is a multiple of 40: no sum of such steps comes near to the end of a lease (100), of the
-trust in it (90), or of any patience in the statements (60, 300), so that the machine's own speed does not matter."""
+trust in it (90), or of any patience in the statements (60, 300), so that the moment between two transactions does not
+matter."""
 STEP = 40.0
 RETRY = Retry(base=20.0, cap=20.0)
 
