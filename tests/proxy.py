@@ -51,7 +51,7 @@ class Proxy:
         with self._change:
             self._mode, self._rejection = Mode.PASS, None
             for link in self._links:
-                link.held = False
+                link.held, link.held_from = False, b""
             self._change.notify_all()
             if self._listener is None:
                 listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
@@ -74,16 +74,18 @@ class Proxy:
         """Accept and never answer, and relay nothing on open connections: the network drops packets."""
         self._set(Mode.SILENT)
 
-    def hold(self, only: str = "") -> None:
+    def hold(self, only: str = "", saying: bytes = b"") -> None:
         """Hold back what goes over open connections, while new ones work; it is delivered when this ends.
 
         Delivered even if the client has given up meanwhile, as a packet is that was sent again and again.
 
         :param only: connections whose ``application_name`` begins so.
+        :param saying: each of them from the request on that has this in it; what goes before it goes on.
         """
         with self._change:
             for link in self._links:
-                link.held = link.name.startswith(only)
+                if link.name.startswith(only):
+                    link.held, link.held_from = not saying, saying
 
     def swallow(self, *, then_cut: bool = True, under_way: bool = False, only: str = "") -> None:
         """Let the next request arrive, and its reply not.
@@ -169,9 +171,11 @@ class Proxy:
         with self._change:
             self._links.discard(link)
 
-    def may_pass(self, link: "_Link", *, reply: bool) -> bool:
+    def may_pass(self, link: "_Link", data: bytes, *, reply: bool) -> bool:
         """Wait while the relay is silent; then: whether the bytes in hand go on."""
         with self._change:
+            if not reply and link.held_from and link.held_from in data:
+                link.held = True
             self._change.wait_for(lambda: link.closed or not (link.held or self._mode is Mode.SILENT))
             if link.closed:
                 return False
@@ -199,6 +203,8 @@ class _Link:
         """The last to speak was the client."""
         self.held = False
         """Nothing passes; see :meth:`Proxy.hold`."""
+        self.held_from = b""
+        """What a request says from which on nothing passes."""
         self.name = ""
         """What the client calls itself."""
         self._proxy = proxy
@@ -223,7 +229,7 @@ class _Link:
                 if not reply and not self.name:
                     _, _, rest = data.partition(b"application_name\0")
                     self.name = rest.partition(b"\0")[0].decode(errors="replace")
-                if self._proxy.may_pass(self, reply=reply):
+                if self._proxy.may_pass(self, data, reply=reply):
                     target.sendall(data)
         except OSError:
             pass

@@ -247,7 +247,7 @@ class Storm:
         }
 
 
-def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None) -> Report:
+def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None, kind: type[Storm] = Storm) -> Report:
     """Run a storm on a server of its own, and leave nothing behind.
 
     :param package: a directory whose ``pgsched`` is to be used instead of this one.
@@ -266,7 +266,7 @@ def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None
             home = package or directory
             seats.append(Seat(number, place.dsn, home, journal, plan.lease, stepped))
         forces = Forces(place, seats, clocks=faketime is not None)
-        book, violations, figures = Storm(plan, place, seats, forces, record, journal).run()
+        book, violations, figures = kind(plan, place, seats, forces, record, journal).run()
         return Report(plan, book, violations, figures, list(_remarks(place, faketime)))
     finally:
         for seat in seats:
