@@ -163,7 +163,11 @@ class Proxy:
     def _connect(self) -> socket.socket:
         if self._host.startswith("/"):
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            server.connect(f"{self._host}/.s.PGSQL.{self._server_port}")
+            try:
+                server.connect(f"{self._host}/.s.PGSQL.{self._server_port}")
+            except OSError:
+                server.close()
+                raise
             return server
         return socket.create_connection((self._host, self._server_port), timeout=10)
 
