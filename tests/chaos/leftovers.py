@@ -12,7 +12,7 @@ from tests.chaos.fleet import Seat
 from tests.chaos.ledger import Violation
 from tests.support import processes
 
-SLACK = 2
+SLACK = 0
 """Descriptors by which two idle supervisors may differ: a connection is opened when it is needed."""
 SESSIONS = """
     SELECT application_name || ': ' || coalesce(state, '') || ' ' || left(query, 80) FROM pg_stat_activity

@@ -32,6 +32,8 @@ DRAIN = 120.0
 CALM = 20.0
 """Seconds for each of the steps after that."""
 PROBES = 5
+LINES = 4
+"""Connections of a supervisor."""
 DUE = """
     SELECT count(*) FROM scheduled_tasks_live
     WHERE status = 'processing' OR run_at < clock_timestamp() + interval '1 hour'
@@ -71,6 +73,7 @@ class Storm:
         """Everything from the first task to the judgement."""
         self._wait(self._ready, CALM, "supervisors are registered")
         self._settle_down()
+        self._wait(self._connected, CALM, "every supervisor has all its connections")
         self._usual = Counter(self._seats[0].descriptors())
         self._blow()
         began = time.monotonic()
@@ -78,7 +81,7 @@ class Storm:
         drained = time.monotonic() - began
         self._probe()
         self._settle_down()
-        self._violations += check_running(self._seats, self._usual)
+        self._violations += self._left_running()
         with self._place.connect() as connection:
             self._violations += check_sessions(connection, running=True)
         self._stop()
@@ -93,6 +96,18 @@ class Storm:
         alive = "SELECT count(*) FROM pgsched_supervisors WHERE lease_until > clock_timestamp()"
         workers = all(len(seat.workers()) >= 2 for seat in self._seats)
         return workers and self._ask(alive) == SEATS
+
+    def _connected(self) -> bool:
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgsched %'"
+        return self._ask(sessions) == LINES * SEATS
+
+    def _left_running(self) -> list[Violation]:
+        """What idle supervisors still have too much of when there was time enough to give it back."""
+        deadline = time.monotonic() + CALM
+        while (found := list(check_running(self._seats, self._usual))) and time.monotonic() < deadline:
+            self._turn()
+            time.sleep(TURN)
+        return found
 
     def _blow(self) -> None:
         begin = time.monotonic()
