@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
+from pgsched.errors import DatabaseError
 from pgsched.rules.lease import Trust
 from pgsched.rules.retention import AHEAD, range_width
 from pgsched.store.store import Store
@@ -71,17 +72,24 @@ class Pruner:
         self._width = range_width(older_than)
 
     async def turn(self) -> float:
-        """Make what ranges will be needed, and prune everything that is old enough; return the interval."""
-        width = self._width
-        while width is not None and (name := await self._store.make_range(width, AHEAD * width)):
-            self._observer.event("range_made", logging.INFO, range=name)
+        """Prune everything that is old enough, and make what ranges will be needed; return the interval."""
         await self._drop_ranges()
         pruned = 0
-        while batch := await self._store.prune(self._older_than + (width or 0.0), PRUNE_BATCH):
+        while batch := await self._store.prune(self._older_than + (self._width or 0.0), PRUNE_BATCH):
             pruned += batch
         if pruned:
             self._observer.event("pruned", logging.INFO, tasks=pruned)
+        if self._width is not None:
+            await self._make_ranges(self._width)
         return PRUNE_INTERVAL
+
+    async def _make_ranges(self, width: float) -> None:
+        """Last, because it may be refused for good, by a missing right, and what is old must go all the same."""
+        try:
+            while name := await self._store.make_range(width, AHEAD * width):
+                self._observer.event("range_made", logging.INFO, range=name)
+        except DatabaseError as error:
+            self._observer.event("ranges_not_made", logging.WARNING, error=str(error))
 
     async def _drop_ranges(self) -> None:
         dropped = False

@@ -1,5 +1,6 @@
 """Ended tasks stand in ranges by the time of their end: how those are made ahead, and go as a whole."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -8,15 +9,18 @@ import psycopg
 import pytest
 
 from pgsched.ops.telemetry import Telemetry
-from pgsched.store import admin
+from pgsched.store import admin, schema
 from pgsched.supervisor.sampling import Pruner
+from tests.article import text
 from tests.store.desk import KINDS, Table, completed, supervisor
-from tests.support import Server
+from tests.support import Server, eventually
 
 Connect = Callable[..., psycopg.Connection]
 HOUR, DAY = 3600.0, 86400.0
 WHERE = "SELECT tableoid::regclass::text FROM scheduled_tasks WHERE id = %s"
 REST = "scheduled_tasks_ended_rest"
+PATIENT = "ALTER FUNCTION pgsched_{}_range SET lock_timeout = '1min'"
+"""For a test that lets a call wait, or one that must not wait at all."""
 
 
 @pytest.fixture
@@ -115,6 +119,44 @@ class TestMaking:
             reader.rollback()
             table.sql("DELETE FROM scheduled_tasks WHERE status = 'completed'")
             assert await me.store.make_range(DAY, DAY)
+
+    def test_the_rest_is_not_read(self, table: Table) -> None:
+        """It may hold millions of rows, and is locked against settles meanwhile."""
+        heard: list[str | None] = []
+        table.connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        table.sql("SET client_min_messages = 'debug1'")
+        assert table.sql("SELECT pgsched_make_range('1 day', '1 day')") != [(None,)]
+        told = f'updated partition constraint for default partition "{REST}" is implied by existing constraints'
+        assert told in heard
+        table.sql("SET client_min_messages = 'notice'")
+        # What the CHECK told was for that moment only.
+        table.sql(f"INSERT INTO {REST} (task_type, run_at, status, finished_at) VALUES ('a', now(), 'failed', 'infinity')")
+        assert table.sql("SELECT pgsched_in_range(now())") == [(False,)]
+
+    @pytest.mark.parametrize("status", ["failed", "paused"])
+    def test_a_row_that_comes_while_it_waits_for_the_lock(
+        self, dsn: str, table: Table, connect: Connect, server: Server, status: str
+    ) -> None:
+        table.sql(PATIENT.format("make"))
+        writer = connect(autocommit=False)
+        writer.execute(
+            "INSERT INTO scheduled_tasks (task_type, run_at, status, updated_at) VALUES ('a', now(), %s, now())", [status]
+        )
+        with ThreadPoolExecutor() as threads:
+            making = threads.submit(table.sql, "SELECT pgsched_make_range('1 day', '1 day')")
+            eventually(lambda: server.waits_for_lock(dsn))
+            writer.commit()
+            [[made]] = making.result(10)
+        assert [name for name, _ in ranges(table)] == ([made] if made else [])
+        assert table.sql("SELECT tableoid::regclass::text FROM scheduled_tasks") == [(REST,)]
+        assert table.sql("SELECT count(*) FROM scheduled_tasks WHERE coalesce(finished_at, updated_at) <= now()") == [(1,)]
+
+    def test_under_another_isolation_none_is_made_or_dropped(self, table: Table) -> None:
+        """It would not see what was written while it waited for the lock."""
+        make_old_range(table, 3)
+        table.sql("SET default_transaction_isolation = 'repeatable read'")
+        assert table.sql("SELECT pgsched_make_range('1 day', '1 day')") == [(None,)]
+        assert table.sql("SELECT * FROM pgsched_drop_range('1 day')") == []
 
     async def test_a_settle_that_is_under_way_is_no_obstacle(self, dsn: str, table: Table, connect: Connect) -> None:
         """What an article's worker or a settle locks while it writes: the table, and the range that it writes to."""
@@ -259,7 +301,29 @@ async def test_a_turn_of_the_duty_makes_drops_and_deletes(dsn: str, table: Table
     async with supervisor(dsn) as me:
         await Pruner(me.store, heard, older_than=7 * DAY).turn()
     assert sorted(task_id for (task_id,) in table.sql("SELECT id FROM scheduled_tasks")) == kept
-    assert heard.names == ["range_made"] * 5 + ["range_dropped"] * 2 + ["pruned"]
+    assert heard.names == ["range_dropped"] * 2 + ["pruned"] + ["range_made"] * 5
+
+
+async def test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers(empty_dsn: str) -> None:
+    """The owner of an adopted table may have no right to create another beside it."""
+    owner = f"pgsched_test_owner_{os.getpid()}"
+    heard = Heard()
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        table = Table(connection)
+        table.sql(text("snippet_1"))
+        table.sql(f"CREATE ROLE {owner}")
+        table.sql(f"ALTER TABLE scheduled_tasks OWNER TO {owner}")
+        try:
+            schema.migrate(empty_dsn)
+            table.insert(3, status="completed", finished_at="2020-01-01Z")
+            async with supervisor(empty_dsn) as me:
+                await Pruner(me.store, heard, older_than=7 * DAY).turn()
+                assert me.store.outage.count == 0
+            assert table.statuses() == {}
+        finally:
+            table.sql(f"DROP OWNED BY {owner} CASCADE")
+            table.sql(f"DROP ROLE {owner}")
+    assert heard.names == ["pruned", "ranges_not_made"]
 
 
 async def test_what_is_kept_briefly_stands_in_no_range(dsn: str, table: Table) -> None:

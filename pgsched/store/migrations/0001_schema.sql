@@ -38,6 +38,13 @@ CREATE TABLE scheduled_tasks_ended PARTITION OF scheduled_tasks DEFAULT
     PARTITION BY RANGE ((coalesce(finished_at, updated_at)));
 CREATE TABLE scheduled_tasks_ended_rest PARTITION OF scheduled_tasks_ended DEFAULT;
 
+-- Before it attaches a range PostgreSQL reads the whole rest, locked against everybody, to see that none of its rows
+-- belongs there; unless a CHECK tells it so. This one tells nothing, until pgsched_make_range, which has asked an
+-- index, lets it tell of one range for the rest of its transaction. Nobody else ever sees it do so.
+CREATE FUNCTION pgsched_in_range(ended timestamptz) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN false;
+ALTER TABLE scheduled_tasks_ended_rest ADD CONSTRAINT scheduled_tasks_ended_rest_in_no_range
+    CHECK (NOT pgsched_in_range(coalesce(finished_at, updated_at)));
+
 -- Not unique: a settle must not fail because somebody inserted an id by hand that an ended row bears already.
 CREATE INDEX scheduled_tasks_ended_id ON scheduled_tasks_ended (id);
 -- Prune: oldest first. A status that is nobody's here is never pruned, so it does not stand in the way either.
@@ -190,45 +197,76 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     WHERE inhparent = 'scheduled_tasks_ended'::regclass AND bound.text <> 'DEFAULT'
 $$;
 
--- Returns the name of the range that it has made, NULL when there was none to make. An attached table needs no lock that a
--- claim or a settle would wait for, as one that is created in its place does. The rest is locked for a moment, and read.
+-- Whether a table of ended tasks holds one that ended in that time and has a status that is nobody's here. Asked in the way
+-- that the index by status answers.
+CREATE FUNCTION pgsched_strange(part text, first timestamptz, last timestamptz) RETURNS boolean
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    strange boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status < %3$L AND %5$s)'
+        ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %3$L AND status < %4$L AND %5$s)'
+        ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %4$L AND %5$s)',
+        part, 'completed', 'cancelled', 'failed',
+        'coalesce(finished_at, updated_at) >= $1 AND coalesce(finished_at, updated_at) < $2') INTO strange USING first, last;
+    RETURN strange;
+END
+$$;
+
+-- Returns the name of the range that it has made, NULL when there was none to make. An attached table needs no lock
+-- that a claim or a settle would wait for, as one that is created in its place does. The rest is locked for a moment.
+-- Under another isolation what was written until the lock came would not be seen, so it is not tried.
 CREATE FUNCTION pgsched_make_range(width interval, ahead interval) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET lock_timeout = '100ms' SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' AS $$
 DECLARE
     -- A Monday.
-    origin CONSTANT timestamptz := '2001-01-01';
-    first  timestamptz;
-    last   timestamptz;
-    made   text;
+    origin  CONSTANT timestamptz := '2001-01-01';
+    telling CONSTANT text := 'CREATE OR REPLACE FUNCTION pgsched_in_range(ended timestamptz) RETURNS boolean'
+                             ' LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ';
+    first   timestamptz;
+    last    timestamptz;
+    taken   boolean;
+    made    text;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('pgsched ranges', 0)) THEN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+       OR NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0)) THEN
         RETURN NULL;
     END IF;
     SELECT greatest(max(upper), date_bin(width, now(), origin)) INTO first FROM pgsched_ranges();
     WHILE first < now() + ahead LOOP
         last := date_bin(width, first, origin) + width;
-        made := 'scheduled_tasks_ended_' || to_char(first, 'YYYYMMDD_HH24MI');
-        BEGIN
-            IF NOT EXISTS (
+        -- Asked twice, because only under the lock is the answer final, and nobody should wait for one that is no.
+        FOR turn IN 1..2 LOOP
+            taken := EXISTS (
                 SELECT FROM scheduled_tasks_ended_rest
                 WHERE status IN ('completed', 'failed', 'cancelled')
                   AND coalesce(finished_at, updated_at) >= first AND coalesce(finished_at, updated_at) < last
-            ) THEN
-                EXECUTE format('CREATE TABLE %I (LIKE scheduled_tasks_ended INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
-                EXECUTE format('ALTER TABLE scheduled_tasks_ended ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
-                               made, first, last);
-                RETURN made;
-            END IF;
-        EXCEPTION WHEN check_violation THEN
-            -- Its rows stand in the rest already, and go from there.
-            NULL;
-        END;
+            ) OR pgsched_strange('scheduled_tasks_ended_rest', first, last);
+            EXIT WHEN taken OR turn = 2;
+            LOCK TABLE ONLY scheduled_tasks_ended IN SHARE UPDATE EXCLUSIVE MODE;
+            LOCK TABLE scheduled_tasks_ended_rest IN ACCESS EXCLUSIVE MODE;
+        END LOOP;
+        -- What is taken goes from the rest by batches.
+        IF NOT taken THEN
+            made := 'scheduled_tasks_ended_' || to_char(first, 'YYYYMMDD_HH24MI');
+            EXECUTE format('CREATE TABLE %I (LIKE scheduled_tasks_ended INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
+            EXECUTE telling || format('ended >= %L::timestamptz AND ended < %L::timestamptz', first, last);
+            EXECUTE format('ALTER TABLE scheduled_tasks_ended ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                           made, first, last);
+            EXECUTE telling || 'false';
+            RETURN made;
+        END IF;
         first := last;
     END LOOP;
     RETURN NULL;
-EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    RETURN NULL;
+EXCEPTION
+    WHEN lock_not_available OR deadlock_detected THEN
+        RETURN NULL;
+    WHEN OTHERS THEN
+        -- An error of this kind tells a supervisor that it was refused; others, that the database is lost.
+        RAISE EXCEPTION '%', SQLERRM;
 END
 $$;
 REVOKE EXECUTE ON FUNCTION pgsched_make_range(interval, interval) FROM PUBLIC;
@@ -242,17 +280,14 @@ DECLARE
     old     record;
     strange boolean;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('pgsched ranges', 0)) THEN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+       OR NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0)) THEN
         RETURN;
     END IF;
     FOR old IN SELECT * FROM pgsched_ranges() AS made WHERE made.upper <= now() - older_than ORDER BY made.upper LOOP
-        -- Asked twice, because only under the lock is the answer final, and nobody should wait for one that is no.
+        -- Asked twice, like above.
         FOR turn IN 1..2 LOOP
-            EXECUTE format(
-                'SELECT EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status < %3$L)'
-                ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %3$L AND status < %4$L)'
-                ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %4$L)',
-                old.name, 'completed', 'cancelled', 'failed') INTO strange;
+            strange := pgsched_strange(old.name, '-infinity', 'infinity');
             EXIT WHEN strange OR turn = 2;
             -- First what a settle locks first.
             LOCK TABLE ONLY scheduled_tasks_ended IN ACCESS EXCLUSIVE MODE;

@@ -10,5 +10,5 @@ FROM owner, unnest(ARRAY['scheduled_tasks', 'scheduled_tasks_live', 'scheduled_t
 UNION ALL
 SELECT format('ALTER FUNCTION %s OWNER TO %s', ours, owner.name)
 FROM owner, unnest(ARRAY['pgsched_wake()', 'pgsched_ranges()', 'pgsched_split(integer)', 'pgsched_partition(bigint, text)',
-                         'pgsched_make_range(interval, interval)',
-                         'pgsched_drop_range(interval)']) ours
+                         'pgsched_in_range(timestamptz)', 'pgsched_strange(text, timestamptz, timestamptz)',
+                         'pgsched_make_range(interval, interval)', 'pgsched_drop_range(interval)']) ours
