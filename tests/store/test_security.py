@@ -13,6 +13,7 @@ from psycopg import errors
 from pgsched.app import App
 from pgsched.errors import DatabaseError
 from pgsched.store import check
+from pgsched.store.schema import migrate
 from tests.inprocess import InProcess
 from tests.roles import ROLES, Role, role, statements
 from tests.support import Server
@@ -121,11 +122,15 @@ def test_the_page_has_statements_for_each_role(kind: str) -> None:
     assert all(f"pgsched_{kind}" in block for block in statements(kind.capitalize()))
 
 
+@pytest.mark.parametrize("partitions", [None, 3])
 @pytest.mark.parametrize("kind", ROLES)
-def test_what_a_role_may_not_do(server: Server, dsn: str, some_tasks: list[int], kind: str) -> None:
+def test_what_a_role_may_not_do(
+    server: Server, dsn: str, some_tasks: list[int], kind: str, partitions: int | None
+) -> None:
     rows = "SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM scheduled_tasks AS t"
     before = server.value(rows, dsn=dsn)
     with role(dsn, kind) as made, psycopg.connect(made.dsn, autocommit=True) as connection:
+        migrate(dsn, partitions=partitions)
         assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (False,)
         for statement in FORBIDDEN[kind]:
             assert _refused(connection, statement), statement
@@ -186,8 +191,12 @@ def test_commands_that_change_something_are_refused(dsn: str, some_tasks: list[i
             assert made.password not in ended.err
 
 
-def test_a_viewer_sees_all_but_payloads_and_results(dsn: str, some_tasks: list[int], run: InProcess) -> None:
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_a_viewer_sees_all_but_payloads_and_results(
+    dsn: str, some_tasks: list[int], run: InProcess, partitions: int | None
+) -> None:
     with role(dsn, "viewer") as viewer:
+        migrate(dsn, partitions=partitions)
         commands = [*itertools.product(("status", "tasks"), ([], ["--json"]))]
         commands += [("show", [str(task_id), *extra]) for task_id in some_tasks for extra in ([], ["--json"])]
         shown = ""
@@ -202,8 +211,12 @@ def test_a_viewer_sees_all_but_payloads_and_results(dsn: str, some_tasks: list[i
     assert owner.out.count(SECRET) == 2
 
 
-def test_a_supervisor_lacks_nothing_and_has_nothing_that_the_check_does_not_ask_for(server: Server, dsn: str) -> None:
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_a_supervisor_lacks_nothing_and_has_nothing_that_the_check_does_not_ask_for(
+    server: Server, dsn: str, partitions: int | None
+) -> None:
     with role(dsn, "supervisor") as made:
+        migrate(dsn, partitions=partitions)
         found = check.check(made.dsn)
         assert [problem for problem in found if problem.level == "error"] == []
         held = server.sql(

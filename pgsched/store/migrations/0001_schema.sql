@@ -58,21 +58,33 @@ CREATE INDEX scheduled_tasks_ended_status ON scheduled_tasks_ended (status, id)
 -- where the hash of its unique key, or its id, leads it, so that a key stays unique. For `pgsched migrate`.
 CREATE FUNCTION pgsched_split(partitions integer) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
-    live   CONSTANT text := 'scheduled_tasks_live';
+    live    CONSTANT text := 'scheduled_tasks_live';
     -- fillfactor leaves room on the page for the claim's new row version.
-    store  CONSTANT text := 'WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02,'
-                            ' autovacuum_vacuum_insert_scale_factor = 0.2)';
-    before CONSTANT regclass := to_regclass(live);
-    leaf   text;
-    moved  bigint := 0;
+    store   CONSTANT text := 'WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02,'
+                             ' autovacuum_vacuum_insert_scale_factor = 0.2)';
+    before  CONSTANT regclass := to_regclass(live);
+    leaf    text;
+    owner   name;
+    rights  text[];
+    restore text;
+    moved   bigint := 0;
 BEGIN
     LOCK TABLE scheduled_tasks IN ACCESS EXCLUSIVE MODE;
     IF before IS NOT NULL THEN
+        SELECT array_agg(format('GRANT %s%s ON scheduled_tasks_live TO %s%s', privilege_type,
+                                '(' || quote_ident(column_name) || ')',
+                                CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
+                                CASE WHEN is_grantable THEN ' WITH GRANT OPTION' END))
+        INTO rights
+        FROM (
+            SELECT NULL::name AS column_name, acl.* FROM pg_class, aclexplode(relacl) AS acl WHERE oid = before
+            UNION ALL
+            SELECT attname, acl.* FROM pg_attribute, aclexplode(attacl) AS acl WHERE attrelid = before AND attnum > 0
+        ) AS granted;
+        owner := (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = before);
         ALTER TABLE scheduled_tasks DETACH PARTITION scheduled_tasks_live;
         ALTER TABLE scheduled_tasks_live RENAME TO pgsched_unsplit;
         CREATE TEMPORARY TABLE pgsched_moving ON COMMIT DROP AS SELECT * FROM pgsched_unsplit;
-        CREATE TEMPORARY TABLE pgsched_acl ON COMMIT DROP AS
-            SELECT relacl, pg_get_userbyid(relowner) AS owner FROM pg_class WHERE oid = before;
         DROP TABLE pgsched_unsplit;
     END IF;
     EXECUTE format('CREATE OR REPLACE FUNCTION pgsched_partition(id bigint, unique_key text) RETURNS integer'
@@ -107,17 +119,10 @@ BEGIN
         WHERE status = 'processing';
     ALTER TABLE scheduled_tasks ATTACH PARTITION scheduled_tasks_live FOR VALUES IN ('queued', 'processing');
     IF before IS NOT NULL THEN
-        FOR leaf IN
-            SELECT format('GRANT %s ON scheduled_tasks_live TO %s%s', privilege_type,
-                          CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
-                          CASE WHEN is_grantable THEN ' WITH GRANT OPTION' END)
-            FROM pgsched_acl, aclexplode(relacl)
-            UNION ALL
-            SELECT format('ALTER TABLE %I OWNER TO %I', relid::regclass, owner)
-            FROM pgsched_acl, pg_partition_tree('scheduled_tasks_live')
-            WHERE owner <> current_user
-        LOOP
-            EXECUTE leaf;
+        rights := rights || ARRAY(SELECT format('ALTER TABLE %I OWNER TO %I', relid::regclass, owner)
+                                  FROM pg_partition_tree('scheduled_tasks_live') WHERE owner <> current_user);
+        FOREACH restore IN ARRAY rights LOOP
+            EXECUTE restore;
         END LOOP;
         ANALYZE scheduled_tasks_live;
     END IF;
