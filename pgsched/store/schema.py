@@ -59,8 +59,8 @@ def migrate(dsn: str, timeout: float = 10.0, partitions: int | None = None) -> l
         time limit, nor has the wait for another host that migrates just now.
     :param partitions: into how many the live tasks are to be split; None: they stay as they are.
     :return: what was done, as lines for a person.
-    :raises SchemaError: the schema is newer than this code, or there is a ``scheduled_tasks`` that cannot be adopted.
-        Nothing was changed.
+    :raises SchemaError: the schema is newer than this code, there is a ``scheduled_tasks`` that cannot be adopted, or
+        something hangs on the tables that are to be split. Nothing was changed.
     :raises DatabaseError: the server cannot be reached, or refused.
     """
     with connect_sync(dsn, timeout=timeout, application_name="pgsched migrate") as conn, refusals("cannot migrate"):
@@ -106,11 +106,17 @@ def _split(conn: psycopg.Connection[Any], timeout: float, wanted: int) -> list[s
     if there == wanted:
         return [f"the live tasks are in {_tables(there)} already"]
     try:
-        [moved] = values(conn, "schema_split", wanted)
+        run(conn, "adopt_lock")
     except psycopg.errors.LockNotAvailable as error:
         raise DatabaseError(
             f"cannot lock table scheduled_tasks within {timeout:g} s: other sessions use it; try again, or stop them"
         ) from error
+    if obstacles := values(conn, "split_obstacles"):
+        raise SchemaError(
+            f"the live tasks cannot be moved while their tables have: {', '.join(obstacles)}; "
+            "remove them and create them anew after `pgsched migrate`"
+        )
+    [moved] = values(conn, "schema_split", wanted)
     return [f"moved {moved:,} live tasks from {_tables(there)} to {_tables(wanted)}"]
 
 

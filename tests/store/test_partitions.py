@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, SchemaError
 from pgsched.model import Verdict, Want
 from pgsched.store import admin, check
 from pgsched.store.admin import Filter
@@ -24,6 +24,24 @@ from tests.support import Server
 
 Connect = Callable[..., psycopg.Connection]
 PARTS = 4
+
+
+FUNCTION = "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+OBSTACLES = [
+    ("CREATE INDEX mine ON {} (error_log)", "index mine"),
+    ("CREATE UNIQUE INDEX mine ON {} (task_type, run_at)", "index mine"),
+    ("ALTER TABLE {} ADD CONSTRAINT mine UNIQUE (id, task_type)", "constraint mine on table {}"),
+    ("ALTER TABLE {} ADD CONSTRAINT mine CHECK (priority > -5)", "constraint mine on table {}"),
+    (FUNCTION + "; CREATE TRIGGER mine AFTER UPDATE ON {} EXECUTE FUNCTION mine()", "trigger mine on table {}"),
+    ("CREATE RULE mine AS ON DELETE TO {} DO ALSO NOTHING", "rule mine on table {}"),
+    ("CREATE POLICY mine ON {}", "policy mine on table {}"),
+    ("ALTER TABLE {} ENABLE ROW LEVEL SECURITY", "row level security on table {}"),
+    ("CREATE PUBLICATION mine FOR TABLE {}", "publication of table {} in publication mine"),
+    ("CREATE STATISTICS mine ON task_type, queue FROM {}", "statistics object mine"),
+    ("CREATE VIEW mine AS SELECT id FROM {}", "view mine"),
+    ("ALTER TABLE {} SET (autovacuum_vacuum_cost_delay = 1)", "storage parameter autovacuum_vacuum_cost_delay=1 of table {}"),
+    ("ALTER TABLE {} SET (fillfactor = 90)", "storage parameter fillfactor=90 of table {}"),
+]
 
 
 @pytest.fixture
@@ -92,6 +110,41 @@ class TestSplitting:
             migrate(dsn, partitions=partitions)
             assert table.sql(rights) == before
         assert [row[0] for row in before].count("id") == 4
+
+    @pytest.mark.parametrize("partitions", [1, 2])
+    @pytest.mark.parametrize(("statement", "named"), OBSTACLES)
+    def test_what_somebody_has_hung_on_it_is_named(
+        self, dsn: str, table: Table, statement: str, named: str, partitions: int
+    ) -> None:
+        migrate(dsn, partitions=partitions)
+        [leaf] = table.sql("SELECT relid::text FROM pg_partition_tree('scheduled_tasks_live') WHERE isleaf LIMIT 1")
+        [task_id] = table.insert()
+        table.sql(statement.format(*leaf))
+        with pytest.raises(SchemaError) as caught:
+            migrate(dsn, partitions=3)
+        words = f"the live tasks cannot be moved while their tables have: {named.format(*leaf)}; remove them"
+        assert str(caught.value).startswith(words)
+        assert list(places(table)) == [task_id]
+
+    def test_what_hangs_on_the_whole_table_comes_back(self, dsn: str, table: Table) -> None:
+        table.sql("CREATE TABLE kinds (name varchar PRIMARY KEY)")
+        table.sql("INSERT INTO kinds VALUES ('a')")
+        table.sql(FUNCTION)
+        table.sql("CREATE INDEX mine ON scheduled_tasks (task_type)")
+        table.sql("CREATE TRIGGER mine AFTER UPDATE ON scheduled_tasks FOR EACH ROW EXECUTE FUNCTION mine()")
+        table.sql("ALTER TABLE scheduled_tasks ADD CHECK (max_retries < 10), ADD FOREIGN KEY (task_type) REFERENCES kinds")
+        table.insert(4)
+        for partitions in (3, 2, 1):
+            assert migrate(dsn, partitions=partitions)[-1].startswith("moved 4 live tasks")
+            found = table.sql(
+                "SELECT count(DISTINCT indexrelid), count(DISTINCT tg.oid), count(DISTINCT con.oid)"
+                " FROM pg_partition_tree('scheduled_tasks_live')"
+                " JOIN pg_index ON indrelid = relid AND pg_get_indexdef(indexrelid) LIKE '%%(task_type)'"
+                " JOIN pg_trigger tg ON tgrelid = relid AND NOT tgisinternal"
+                " JOIN pg_constraint con ON conrelid = relid AND (contype = 'f' OR conname LIKE '%%max_retries_check1')"
+                " WHERE isleaf"
+            )
+            assert found == [(partitions, partitions, 2 * partitions)]
 
     def test_a_table_in_use_is_left_alone(self, dsn: str, table: Table, connect: Connect) -> None:
         table.insert(3)
