@@ -22,9 +22,9 @@ _numbers = itertools.count()
 
 
 def statements(heading: str) -> list[str]:
-    """The SQL below a heading of the page, a block an element."""
-    sections = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
-    text = dict(zip(sections[1::2], sections[2::2], strict=True))[heading]
+    """The SQL below a heading of the page, a block an element; below none, what comes before the first."""
+    sections = ["", *re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)]
+    text = dict(zip(sections[::2], sections[1::2], strict=True))[heading]
     return re.findall(r"^```sql\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -43,6 +43,7 @@ class Role:
         self.password = secrets.token_hex(12)
         self._owner = dsn
         self.dsn = make_conninfo(dsn, user=self.user, password=self.password)
+        self._run(statements("")[0])
         self.grant(0)
         login = "CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}"
         self._run(sql.SQL(login).format(sql.Identifier(self.user), self.password, sql.Identifier(self.group)))

@@ -130,7 +130,7 @@ class TestMaking:
         assert told in heard
         table.sql("SET client_min_messages = 'notice'")
         # What the CHECK told was for that moment only.
-        table.sql(f"INSERT INTO {REST} (task_type, run_at, status, finished_at) VALUES ('a', now(), 'failed', 'infinity')")
+        table.insert(status="failed", finished_at="infinity")
         assert table.sql("SELECT pgsched_in_range(now())") == [(False,)]
 
     @pytest.mark.parametrize("status", ["failed", "paused"])
@@ -139,9 +139,7 @@ class TestMaking:
     ) -> None:
         table.sql(PATIENT.format("make"))
         writer = connect(autocommit=False)
-        writer.execute(
-            "INSERT INTO scheduled_tasks (task_type, run_at, status, updated_at) VALUES ('a', now(), %s, now())", [status]
-        )
+        writer.execute("INSERT INTO scheduled_tasks (task_type, run_at, status) VALUES ('a', now(), %s)", [status])
         with ThreadPoolExecutor() as threads:
             making = threads.submit(table.sql, "SELECT pgsched_make_range('1 day', '1 day')")
             eventually(lambda: server.waits_for_lock(dsn))

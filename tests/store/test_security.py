@@ -16,6 +16,8 @@ from pgsched.store import check
 from pgsched.store.schema import migrate
 from tests.inprocess import InProcess
 from tests.roles import ROLES, Role, role, statements
+from tests.store.desk import Table
+from tests.store.test_ranges import days_ago, make_old_range
 from tests.support import Server
 
 SECRET = "the price is 42"
@@ -71,6 +73,14 @@ PRODUCERS = [
     "SELECT FROM pgsched_supervisors",
     "SELECT error FROM pgsched_failures",
     *(f"INSERT INTO scheduled_tasks (task_type, run_at, {column}) VALUES ('add', now(), NULL)" for column in KEPT),
+]
+LOOK_ALIKES = [
+    ("varchar", "=", "varchar", "boolean"),
+    ("varchar", "<>", "varchar", "boolean"),
+    ("varchar", "<", "varchar", "boolean"),
+    ("varchar", ">", "varchar", "boolean"),
+    ("oid", "=", "regclass", "boolean"),
+    ("bigint", "%", "integer", "bigint"),
 ]
 FORBIDDEN = {
     "producer": [*NOBODYS, *READING, *CHANGING, *PRODUCERS],
@@ -129,12 +139,42 @@ def test_what_a_role_may_not_do(
 ) -> None:
     rows = "SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM scheduled_tasks AS t"
     before = server.value(rows, dsn=dsn)
+    # As it was before PostgreSQL 15.
+    server.sql("GRANT CREATE ON SCHEMA public TO PUBLIC", dsn=dsn)
     with role(dsn, kind) as made, psycopg.connect(made.dsn, autocommit=True) as connection:
         migrate(dsn, partitions=partitions)
         assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (False,)
         for statement in FORBIDDEN[kind]:
             assert _refused(connection, statement), statement
     assert server.value(rows, dsn=dsn) == before
+
+
+def test_no_look_alike_is_called_with_the_owners_rights(dsn: str) -> None:
+    """What fits the types of a call better than pg_catalog's own does wins, wherever it stands in the search_path."""
+    migrate(dsn, partitions=2)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        table = Table(connection)
+        strange, old = make_old_range(table, 4), make_old_range(table, 3)
+        table.insert(status="paused", updated_at=days_ago(table, 4))
+        table.insert(status="failed", finished_at=days_ago(table, 5))
+        table.sql(
+            "INSERT INTO pgsched_supervisors (host, boot_id, pid_namespace, pid, started_ticks, processes, listening,"
+            " lease_until) VALUES ('h', 'b', 1, 1, 1, 1, true, 'infinity')"
+        )
+        trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trap'; END $$"
+        for left, name, right, answer in LOOK_ALIKES:
+            table.sql(f"CREATE OR REPLACE FUNCTION trap({left}, {right}) RETURNS {answer} {trap}")
+            table.sql(f"CREATE OPERATOR {name} (LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = trap)")
+        texts = ", ".join(["text"] * 4)
+        table.sql(f"CREATE FUNCTION format(text, text) RETURNS text {trap}")
+        table.sql(f"CREATE FUNCTION format(text, text, timestamptz, timestamptz) RETURNS text {trap}")
+        table.sql(f"CREATE FUNCTION format({texts}) RETURNS text {trap}")
+        table.sql(f"CREATE FUNCTION hashtextextended(text, integer) RETURNS bigint {trap}")
+        table.sql(f"CREATE FUNCTION pgsched_strange(text, text, text) RETURNS boolean {trap}")
+        table.sql("INSERT INTO scheduled_tasks (task_type, run_at, unique_key) VALUES ('a', now(), 'k')")
+        assert table.sql("SELECT pgsched_make_range('1 day', '1 day')") != [(None,)]
+        assert table.sql("SELECT dropped FROM pgsched_drop_range('1 day')") == [(old,)]
+        assert table.sql("SELECT count(*) FROM pgsched_ranges() WHERE name = %s", strange) == [(1,)]
 
 
 def test_a_producer_enqueues_in_every_way(server: Server, dsn: str, producer: Role, run: InProcess) -> None:

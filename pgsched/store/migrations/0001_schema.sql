@@ -39,8 +39,8 @@ CREATE TABLE scheduled_tasks_ended PARTITION OF scheduled_tasks DEFAULT
 CREATE TABLE scheduled_tasks_ended_rest PARTITION OF scheduled_tasks_ended DEFAULT;
 
 -- Before it attaches a range PostgreSQL reads the whole rest, locked against everybody, to see that none of its rows
--- belongs there; unless a CHECK tells it so. This one tells nothing, until pgsched_make_range, which has asked an
--- index, lets it tell of one range for the rest of its transaction. Nobody else ever sees it do so.
+-- belongs there; unless a CHECK tells it so. This one tells nothing, until pgsched_make_range, which has asked an index,
+-- lets it tell of one range for the rest of its transaction. Nobody else ever sees it do so.
 CREATE FUNCTION pgsched_in_range(ended timestamptz) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN false;
 ALTER TABLE scheduled_tasks_ended_rest ADD CONSTRAINT scheduled_tasks_ended_rest_in_no_range
     CHECK (NOT pgsched_in_range(coalesce(finished_at, updated_at)));
@@ -87,11 +87,13 @@ BEGIN
         CREATE TEMPORARY TABLE pgsched_moving ON COMMIT DROP AS SELECT * FROM pgsched_unsplit;
         DROP TABLE pgsched_unsplit;
     END IF;
+    -- RETURN is read now: as text it would be read by whoever inserts, with his search_path.
     EXECUTE format('CREATE OR REPLACE FUNCTION pgsched_partition(id bigint, unique_key text) RETURNS integer'
-                   ' LANGUAGE sql IMMUTABLE PARALLEL SAFE AS %L',
-                   CASE partitions WHEN 1 THEN 'SELECT 0' ELSE
-                       format('SELECT ((CASE WHEN unique_key IS NULL THEN id ELSE hashtextextended(unique_key, 0) END'
-                              ' & 9223372036854775807) %% %s)::integer', partitions) END);
+                   ' LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN %s',
+                   CASE partitions WHEN 1 THEN '0' ELSE
+                       format('((CASE WHEN unique_key IS NULL THEN id'
+                              ' ELSE pg_catalog.hashtextextended(unique_key, 0) END'
+                              ' & 9223372036854775807) %% %s::bigint)::integer', partitions) END);
     EXECUTE format('CREATE TABLE %I (LIKE scheduled_tasks INCLUDING DEFAULTS INCLUDING CONSTRAINTS) %s', live,
                    CASE partitions WHEN 1 THEN store ELSE 'PARTITION BY LIST (pgsched_partition(id, unique_key))' END);
     FOR number IN 0 .. partitions - 1 LOOP
@@ -177,7 +179,9 @@ CREATE INDEX pgsched_failures_task ON pgsched_failures (task_id);
 
 -- A hint for supervisors that sleep. NOTIFY serialises commits on the server, so nobody is woken who does not sleep.
 -- Whoever may insert a task need not have rights on our other tables, nor have them on his search_path: hence the
--- definer's rights and the search_path of this migration, which nobody else's objects can slip into.
+-- definer's rights and the search_path of this migration. It does not keep out what somebody else may create in our
+-- schema and what fits better than pg_catalog's: so below a varchar is compared as text, an oid as an oid, and a
+-- function that takes anything is named with its schema.
 CREATE FUNCTION pgsched_wake() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     IF EXISTS (SELECT FROM pgsched_supervisors WHERE listening AND lease_until > now()) THEN
@@ -199,29 +203,32 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     FROM pg_inherits
     JOIN pg_class child ON child.oid = inhrelid,
          pg_get_expr(child.relpartbound, child.oid) AS bound (text)
-    WHERE inhparent = 'scheduled_tasks_ended'::regclass AND bound.text <> 'DEFAULT'
+    WHERE inhparent = 'scheduled_tasks_ended'::regclass::oid AND bound.text <> 'DEFAULT'
 $$;
 
--- Whether a table of ended tasks holds one that ended in that time and has a status that is nobody's here. Asked in the way
--- that the index by status answers.
+-- Whether a table of ended tasks holds one that ended in that time and has a status that is nobody's here. Asked in the
+-- way that the index by status answers.
 CREATE FUNCTION pgsched_strange(part text, first timestamptz, last timestamptz) RETURNS boolean
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     strange boolean;
 BEGIN
-    EXECUTE format(
-        'SELECT EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status < %3$L AND %5$s)'
-        ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %3$L AND status < %4$L AND %5$s)'
-        ' OR EXISTS (SELECT FROM %1$I WHERE status <> %2$L AND status > %4$L AND %5$s)',
-        part, 'completed', 'cancelled', 'failed',
-        'coalesce(finished_at, updated_at) >= $1 AND coalesce(finished_at, updated_at) < $2') INTO strange USING first, last;
+    EXECUTE pg_catalog.format(
+        'SELECT EXISTS (SELECT FROM %1$I WHERE %2$s AND status::text < %3$L)'
+        ' OR EXISTS (SELECT FROM %1$I WHERE %2$s AND status::text > %3$L AND status::text < %4$L)'
+        ' OR EXISTS (SELECT FROM %1$I WHERE %2$s AND status::text > %4$L)',
+        part,
+        'status::text <> ''completed'''
+        ' AND coalesce(finished_at, updated_at) >= $1 AND coalesce(finished_at, updated_at) < $2',
+        'cancelled', 'failed')
+    INTO strange USING first, last;
     RETURN strange;
 END
 $$;
 
--- Returns the name of the range that it has made, NULL when there was none to make. An attached table needs no lock
--- that a claim or a settle would wait for, as one that is created in its place does. The rest is locked for a moment.
--- Under another isolation what was written until the lock came would not be seen, so it is not tried.
+-- Returns the name of the range that it has made, NULL when there was none to make. An attached table needs no lock that
+-- a claim or a settle would wait for, as one that is created in its place does. The rest is locked for a moment. Under
+-- another isolation what was written until the lock came would not be seen, so it is not tried.
 CREATE FUNCTION pgsched_make_range(width interval, ahead interval) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET lock_timeout = '100ms' SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' AS $$
@@ -235,7 +242,7 @@ DECLARE
     taken   boolean;
     made    text;
 BEGIN
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+    IF current_setting('transaction_isolation') <> 'read committed'
        OR NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0)) THEN
         RETURN NULL;
     END IF;
@@ -246,7 +253,7 @@ BEGIN
         FOR turn IN 1..2 LOOP
             taken := EXISTS (
                 SELECT FROM scheduled_tasks_ended_rest
-                WHERE status IN ('completed', 'failed', 'cancelled')
+                WHERE status::text IN ('completed', 'failed', 'cancelled')
                   AND coalesce(finished_at, updated_at) >= first AND coalesce(finished_at, updated_at) < last
             ) OR pgsched_strange('scheduled_tasks_ended_rest', first, last);
             EXIT WHEN taken OR turn = 2;
@@ -256,10 +263,11 @@ BEGIN
         -- What is taken goes from the rest by batches.
         IF NOT taken THEN
             made := 'scheduled_tasks_ended_' || to_char(first, 'YYYYMMDD_HH24MI');
-            EXECUTE format('CREATE TABLE %I (LIKE scheduled_tasks_ended INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
-            EXECUTE telling || format('ended >= %L::timestamptz AND ended < %L::timestamptz', first, last);
-            EXECUTE format('ALTER TABLE scheduled_tasks_ended ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
-                           made, first, last);
+            EXECUTE pg_catalog.format(
+                'CREATE TABLE %I (LIKE scheduled_tasks_ended INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
+            EXECUTE telling || pg_catalog.format('ended >= %L::timestamptz AND ended < %L::timestamptz', first, last);
+            EXECUTE pg_catalog.format('ALTER TABLE scheduled_tasks_ended ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                                      made, first, last);
             EXECUTE telling || 'false';
             RETURN made;
         END IF;
@@ -285,21 +293,21 @@ DECLARE
     old     record;
     strange boolean;
 BEGIN
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+    IF current_setting('transaction_isolation') <> 'read committed'
        OR NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0)) THEN
         RETURN;
     END IF;
     FOR old IN SELECT * FROM pgsched_ranges() AS made WHERE made.upper <= now() - older_than ORDER BY made.upper LOOP
         -- Asked twice, like above.
         FOR turn IN 1..2 LOOP
-            strange := pgsched_strange(old.name, '-infinity', 'infinity');
+            strange := pgsched_strange(old.name, '-infinity'::timestamptz, 'infinity'::timestamptz);
             EXIT WHEN strange OR turn = 2;
             -- First what a settle locks first.
             LOCK TABLE ONLY scheduled_tasks_ended IN ACCESS EXCLUSIVE MODE;
-            EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', old.name);
+            EXECUTE pg_catalog.format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', old.name);
         END LOOP;
         IF NOT strange THEN
-            EXECUTE format('DROP TABLE %I', old.name);
+            EXECUTE pg_catalog.format('DROP TABLE %I', old.name);
             RETURN QUERY SELECT old.name, old.tasks;
             RETURN;
         END IF;
