@@ -176,6 +176,8 @@ def _of_schema(conn: psycopg.Connection[Any], role: str) -> Iterator[Problem]:
         return
     for kind, name in rows(conn, "check_tables"):
         yield _of_table(kind, name)
+    for kind, name, where in rows(conn, "check_schema"):
+        yield _of_home(kind, name, where)
     if not any(relation == "pgsched_supervisors" for relation, _, _ in lacking):
         yield from _of_partitions(dict(rows(conn, "partitions")))
 
@@ -205,6 +207,20 @@ def _of_table(kind: str, name: str) -> Problem:
         "warning",
         f"autovacuum is off for table {name}: dead rows will pile up and claims become slow",
         f"ALTER TABLE {name} RESET (autovacuum_enabled)",
+    )
+
+
+def _of_home(kind: str, name: str, where: str) -> Problem:
+    if kind == "function":
+        text = f"function {name} looks for the tables in another schema than {where}: inserts fail, or ranges stay"
+        return Problem("error", text, f"ALTER FUNCTION {name} SET search_path = {where}, pg_temp")
+    if kind == "owner":
+        text = f"role {name}, who owns the tables, may not create another in schema {where}: no ranges can be made"
+        return Problem("warning", text, f"GRANT CREATE ON SCHEMA {where} TO {name}")
+    return Problem(
+        "warning",
+        f"{name} may create objects in schema {where}: such as look like PostgreSQL's own are used with others' rights",
+        f"REVOKE CREATE ON SCHEMA {where} FROM {name}",
     )
 
 

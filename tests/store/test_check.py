@@ -122,6 +122,7 @@ class TestSchema:
                 "warning",
                 "autovacuum is off for table scheduled_tasks_ended_rest",
             ),
+            ("GRANT CREATE ON SCHEMA public TO PUBLIC", "warning", "PUBLIC may create objects in schema public"),
             ("DROP INDEX scheduled_tasks_ended_id", "error", "index scheduled_tasks_ended_id is missing or invalid"),
         ],
     )
@@ -132,6 +133,39 @@ class TestSchema:
         problem = the_one(connect())
         assert problem.level == level
         assert words in problem.text
+
+
+class TestHome:
+    """The schema that the tables are in."""
+
+    def test_somebody_else_may_create_there(self, server: Server, dsn: str, connect: Connect, role: str) -> None:
+        server.sql(f'GRANT CREATE ON SCHEMA public TO "{role}"', dsn=dsn)
+        problem = the_one(connect())
+        assert problem.text.startswith(f'"{role}" may create objects in schema public: ')
+        server.sql(problem.cure, dsn=dsn)
+        assert found(connect()) == []
+
+    def test_their_owner_may_not(self, server: Server, dsn: str, connect: Connect, role: str) -> None:
+        server.sql(f'ALTER TABLE scheduled_tasks OWNER TO "{role}"', dsn=dsn)
+        problem = the_one(connect())
+        assert problem.text.startswith(f'role "{role}", who owns the tables, may not create another in schema public: ')
+        server.sql(problem.cure, dsn=dsn)
+        assert found(connect()) == []
+
+    def test_it_has_another_name_now(self, connect: Connect) -> None:
+        connection = connect()
+        connection.execute('ALTER SCHEMA public RENAME TO "My App"; SET search_path = "My App"')
+        insert = "INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('a', now())"
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.execute(insert)
+        problems = found(connection)
+        assert {problem.level for problem in problems} == {"error"}
+        assert any("pgsched_wake() looks for the tables in another schema" in problem.text for problem in problems)
+        for problem in problems:
+            connection.execute(problem.cure.encode())
+        assert found(connection) == []
+        connection.execute(insert)
+        connection.execute("SELECT pgsched_make_range('1 day', '1 day'), pgsched_drop_range('1 day'), pgsched_split(2)")
 
 
 def test_a_claim_may_hold_as_many_locks_as_are_reckoned_with() -> None:
