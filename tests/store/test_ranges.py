@@ -230,6 +230,36 @@ class TestDropping:
             reader.rollback()
             assert await pruner.store.drop_range(DAY)
 
+    @pytest.mark.parametrize("busy", ["scheduled_tasks_ended_3_days_ago", REST])
+    async def test_it_waits_for_nothing_more_while_settles_wait_for_it(
+        self, dsn: str, table: Table, connect: Connect, busy: str
+    ) -> None:
+        make_old_range(table, 3)
+        table.sql(PATIENT.format("drop"))
+        vacuum = connect(autocommit=False)
+        vacuum.execute(f"LOCK TABLE {busy} IN SHARE UPDATE EXCLUSIVE MODE")
+        async with supervisor(dsn, db_timeout=5) as me:
+            assert await me.store.drop_range(DAY) is None
+            vacuum.rollback()
+            assert await me.store.drop_range(DAY)
+
+    def test_a_status_that_comes_while_it_waits_for_the_lock(
+        self, dsn: str, table: Table, connect: Connect, server: Server
+    ) -> None:
+        make_old_range(table, 3)
+        table.sql(PATIENT.format("drop"))
+        writer = connect(autocommit=False)
+        writer.execute(
+            "INSERT INTO scheduled_tasks (task_type, run_at, status, updated_at) VALUES ('a', now(), 'paused', %s)",
+            [days_ago(table, 3)],
+        )
+        with ThreadPoolExecutor() as threads:
+            dropping = threads.submit(table.sql, "SELECT * FROM pgsched_drop_range('1 day')")
+            eventually(lambda: server.waits_for_lock(dsn))
+            writer.commit()
+            assert dropping.result(10) == []
+        assert table.statuses() == {"paused": 1}
+
     def test_a_settle_that_waits_for_a_drop_goes_on(
         self, table: Table, connect: Connect, server: Server, dsn: str
     ) -> None:

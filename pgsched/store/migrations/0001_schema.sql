@@ -302,9 +302,9 @@ BEGIN
         FOR turn IN 1..2 LOOP
             strange := pgsched_strange(old.name, '-infinity'::timestamptz, 'infinity'::timestamptz);
             EXIT WHEN strange OR turn = 2;
-            -- First what a settle locks first.
+            -- First what a settle locks first. Who holds that makes settles wait, and waits for nothing more himself.
             LOCK TABLE ONLY scheduled_tasks_ended IN ACCESS EXCLUSIVE MODE;
-            EXECUTE pg_catalog.format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', old.name);
+            EXECUTE pg_catalog.format('LOCK TABLE %I, scheduled_tasks_ended_rest IN ACCESS EXCLUSIVE MODE NOWAIT', old.name);
         END LOOP;
         IF NOT strange THEN
             EXECUTE pg_catalog.format('DROP TABLE %I', old.name);
