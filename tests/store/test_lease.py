@@ -12,6 +12,7 @@ from pgsched.errors import SchemaError
 from pgsched.store.sql import load
 from pgsched.store.store import Store
 from tests.store.desk import IDENTITY, KINDS, WANT, Table, completed, retry, supervisor
+from tests.store.test_ranges import make_old_range
 from tests.support import Server
 
 Connect = Callable[..., psycopg.Connection]
@@ -240,6 +241,7 @@ async def test_the_rights_that_check_asks_for_are_all_that_a_supervisor_needs(
         for relation, privileges, kind in lacks:
             table.sql(f"GRANT {privileges} ON {kind}{relation} TO {role}")
         table.insert(5)
+        make_old_range(table, 2)
         async with supervisor(make_conninfo(dsn, options=f"-c role={role}")) as me:
             await me.store.check_schema()
             claims = await me.claim()
@@ -250,7 +252,7 @@ async def test_the_rights_that_check_asks_for_are_all_that_a_supervisor_needs(
             assert await me.store.reap(me.id, 10) == []
             assert await me.store.prune(-1, 10) == 2
             assert await me.store.make_range(3600, 3600)
-            assert await me.store.drop_range(-86400)
+            assert await me.store.drop_range(86400)
             assert await me.store.prune_failures(-1, 10, 0) is None
             await me.store.set_listening(me.id, True)
             assert await me.store.depth() != []

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
+from pgsched.errors import DatabaseError
 from pgsched.ops.telemetry import Telemetry
 from pgsched.store import admin, schema
 from pgsched.supervisor.sampling import Pruner
@@ -180,6 +181,14 @@ class TestDropping:
             assert await me.store.drop_range(2 * DAY) is None
         assert sorted(task_id for (task_id,) in table.sql("SELECT id FROM scheduled_tasks")) == kept
         assert gone[0] not in kept
+
+    async def test_what_has_not_ended_yet_is_no_range_to_drop(self, dsn: str, table: Table) -> None:
+        async with supervisor(dsn) as me:
+            while await me.store.make_range(DAY, 3 * DAY):
+                pass
+            with pytest.raises(DatabaseError, match="older_than is negative"):
+                await me.store.drop_range(-3650 * DAY)
+        assert len(ranges(table)) == 4
 
     async def test_a_status_that_is_nobodys_keeps_its_range(self, dsn: str, table: Table) -> None:
         make_old_range(table, 3)

@@ -293,7 +293,10 @@ DECLARE
     old     record;
     strange boolean;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed'
+    IF older_than < '0'::interval THEN
+        RAISE EXCEPTION 'older_than is negative: %', older_than;
+    END IF;
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
        OR NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0)) THEN
         RETURN;
     END IF;
