@@ -84,7 +84,7 @@ class Pruner:
         return PRUNE_INTERVAL
 
     async def _make_ranges(self, width: float) -> None:
-        """Last, because it may be refused for good, by a right that is missing, and what is old must go all the same."""
+        """Last, because it may be refused for good, by a missing right, and what is old must go all the same."""
         try:
             while name := await self._store.make_range(width, AHEAD * width):
                 self._observer.event("range_made", logging.INFO, range=name)

@@ -863,6 +863,27 @@ STORE: Final = (
         "if False:",
         "store/test_enqueue.py::TestRefusals::test_a_naive_time",
     ),
+    Mutant(
+        "exchange-later-refusal",
+        "store/exchanging.py",
+        "except (OUT_OF_LOCKS, *REFUSED_DATA) as error:",
+        "except ZeroDivisionError as error:",
+        "store/test_settle.py::TestNoMemoryForLocks",
+    ),
+    Mutant(
+        "ranges-refused",
+        "supervisor/sampling.py",
+        "except DatabaseError as error:",
+        "except ZeroDivisionError as error:",
+        "store/test_ranges.py::test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",
+    ),
+    Mutant(
+        "split-obstacles",
+        "store/schema.py",
+        'if obstacles := values(conn, "split_obstacles"):',
+        "if obstacles := []:",
+        "store/test_partitions.py::TestSplitting::test_what_somebody_has_hung_on_it_is_named",
+    ),
 )
 
 HTTP_SERVER: Final = (

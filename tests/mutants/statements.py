@@ -12,6 +12,7 @@ LEASE: Final = "store/test_lease.py"
 CLAIM: Final = "store/test_claim.py"
 ADMIN: Final = "store/test_admin.py"
 ARTICLE: Final = "store/test_article.py"
+RANGES: Final = "store/test_ranges.py"
 
 _ALIVE: Final = "AND lease_until > clock_timestamp() FOR KEY SHARE"
 _UNLOCKED: Final = "AND lease_until > clock_timestamp()"
@@ -31,61 +32,70 @@ _FENCE: Final = "task.fence = verdict.fence"
 _OWNER: Final = "task.claimed_by = $1::bigint"
 _STATUS: Final = "(task.status || '') = 'processing'"
 
+
+def _both(name: str, statement: str, before: str, after: str, tests: str) -> tuple[Mutant, Mutant]:
+    """Also in the statement that does the same for a supervisor that is bound to some partitions."""
+    return (
+        Mutant(name, f"store/sql/{statement}.sql", before, after, tests),
+        Mutant(f"bound-{name}", f"store/sql/{statement}_in_partitions.sql", before, after, tests),
+    )
+
+
 STATEMENTS: Final = (
-    Mutant("claim-lease", "store/sql/claim.sql", _ALIVE, "FOR KEY SHARE", f"{CLAIM}::test_no_live_lease_no_claim"),
-    Mutant("claim-supervisor-lock", "store/sql/claim.sql", _ALIVE, _UNLOCKED, f"{RACES}::TestClaimAgainstReap"),
-    Mutant(
+    *_both("claim-lease", "claim", _ALIVE, "FOR KEY SHARE", f"{CLAIM}::test_no_live_lease_no_claim"),
+    *_both("claim-supervisor-lock", "claim", _ALIVE, _UNLOCKED, f"{RACES}::TestClaimAgainstReap"),
+    *_both(
         "claim-row-lock",
-        "store/sql/claim.sql",
+        "claim",
         "        FOR UPDATE SKIP LOCKED\n",
         "",
         f"{CLAIM}::test_rows_that_somebody_holds_are_skipped_without_waiting",
     ),
-    Mutant(
+    *_both(
         "claim-skip-locked",
-        "store/sql/claim.sql",
+        "claim",
         "FOR UPDATE SKIP LOCKED\n",
         "FOR UPDATE\n",
         f"{CLAIM}::test_rows_that_somebody_holds_are_skipped_without_waiting",
     ),
-    Mutant(
+    *_both(
         "claim-due",
-        "store/sql/claim.sql",
+        "claim",
         "AND task.run_at <= now()",
         "",
         f"{CLAIM}::test_a_claim_takes_due_rows_oldest_first",
     ),
-    Mutant(
+    *_both(
         "claim-status",
-        "store/sql/claim.sql",
+        "claim",
         "task.status = 'queued'\n",
         "true\n",
         f"{CLAIM}::test_a_claim_takes_due_rows_oldest_first",
     ),
-    Mutant(
+    *_both(
         "claim-advisory-lock",
-        "store/sql/claim.sql",
+        "claim",
         "WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)",
         "WHERE $2::integer IS NOT NULL",
         f"{CLAIM}::test_a_refused_advisory_lock_is_counted_and_its_row_left",
     ),
-    Mutant(
+    *_both(
         "claim-fence",
-        "store/sql/claim.sql",
+        "claim",
         "fence = task.fence + 1",
         "fence = task.fence",
         f"{CLAIM}::test_a_claim_takes_due_rows_oldest_first",
     ),
-    Mutant(
+    *_both(
         "claim-limit",
-        "store/sql/claim.sql",
+        "claim",
         "    LIMIT $3::bigint\n",
         "    LIMIT greatest($3::bigint, 1000)\n",
         f"{CLAIM}::test_groups_after_the_limit_are_not_touched",
     ),
-    Mutant(
+    *_both(
         "claim-quota",
-        "store/sql/claim.sql",
+        "claim",
         "LIMIT want.quota",
         "LIMIT want.quota + 1000",
         f"{CLAIM}::test_wants_are_served_in_their_order_each_up_to_its_quota",
@@ -147,40 +157,38 @@ STATEMENTS: Final = (
         "fence = task.fence",
         f"{SETTLE}::TestVerdicts::test_released",
     ),
-    Mutant(
+    *_both(
         "settle-completed-lease",
-        "store/sql/settle_completed.sql",
+        "settle_completed",
         _ALIVE,
         "FOR KEY SHARE",
         f"{FENCES}::test_a_lease_that_ran_out_settles_nothing_where_the_row_lies",
     ),
-    Mutant(
-        "settle-completed-lock", "store/sql/settle_completed.sql", _ALIVE, _UNLOCKED, f"{RACES}::TestSettleAgainstReap"
-    ),
-    Mutant(
+    *_both("settle-completed-lock", "settle_completed", _ALIVE, _UNLOCKED, f"{RACES}::TestSettleAgainstReap"),
+    *_both(
         "settle-completed-id",
-        "store/sql/settle_completed.sql",
+        "settle_completed",
         "      AND task.id IS NOT DISTINCT FROM verdict.id\n",
         "",
         f"{SETTLE}::TestPlaces",
     ),
-    Mutant(
+    *_both(
         "settle-completed-fence",
-        "store/sql/settle_completed.sql",
+        "settle_completed",
         "      AND task.fence = verdict.fence\n",
         "",
         f"{FENCES}::test_a_fence_is_compared_where_the_row_lies",
     ),
-    Mutant(
+    *_both(
         "settle-completed-owner",
-        "store/sql/settle_completed.sql",
+        "settle_completed",
         "      AND task.claimed_by = $1::bigint\n",
         "",
         f"{FENCES}::test_another_supervisors_claim_cannot_be_settled",
     ),
-    Mutant(
+    *_both(
         "settle-completed-status",
-        "store/sql/settle_completed.sql",
+        "settle_completed",
         "      AND (task.status || '') = 'processing'\n",
         "",
         f"{FENCES}::test_a_status_is_compared_where_the_row_lies",
@@ -532,5 +540,114 @@ STATEMENTS: Final = (
         "CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, $2::boolean) END",
         "set_config('statement_timeout', $1, $2::boolean)",
         "store/test_connection.py",
+    ),
+)
+
+_SCHEMA: Final = "store/migrations/0001_schema.sql"
+_ONE_AT_A_TIME: Final = "NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0))"
+_ISOLATED: Final = "current_setting('transaction_isolation') IN ('repeatable read', 'serializable')"
+_NONE_MADE: Final = f"""    IF {_ISOLATED}
+       OR {_ONE_AT_A_TIME} THEN
+        RETURN NULL;"""
+_NONE_DROPPED: Final = _NONE_MADE.replace(" NULL", "")
+
+
+def _function(name: str, before: str, after: str, tests: str) -> Mutant:
+    return Mutant(f"range-{name}", _SCHEMA, before, after, " ".join(f"{RANGES}::{test}" for test in tests.split()))
+
+
+FUNCTIONS: Final = (
+    _function(
+        "made-one-at-a-time", _NONE_MADE, _NONE_MADE.replace(_ONE_AT_A_TIME, "false"), "TestMaking::test_one_at_a_time"
+    ),
+    _function(
+        "dropped-one-at-a-time",
+        _NONE_DROPPED,
+        _NONE_DROPPED.replace(_ONE_AT_A_TIME, "false"),
+        "TestMaking::test_one_at_a_time",
+    ),
+    _function(
+        "made-isolation",
+        _NONE_MADE,
+        _NONE_MADE.replace(_ISOLATED, "false"),
+        "TestMaking::test_under_another_isolation_none_is_made_or_dropped",
+    ),
+    _function(
+        "dropped-isolation",
+        _NONE_DROPPED,
+        _NONE_DROPPED.replace(_ISOLATED, "false"),
+        "TestMaking::test_under_another_isolation_none_is_made_or_dropped",
+    ),
+    _function(
+        "made-where-rows-are",
+        "taken := EXISTS (",
+        "taken := false AND EXISTS (",
+        "TestMaking::test_where_the_rest_has_rows_no_range_is_made",
+    ),
+    _function(
+        "made-where-strange-rows-are",
+        " OR pgsched_strange('scheduled_tasks_ended_rest', first, last)",
+        "",
+        "TestMaking::test_where_the_rest_has_rows_no_range_is_made",
+    ),
+    _function(
+        "made-asked-twice",
+        "FOR turn IN 1..2 LOOP\n            taken :=",
+        "FOR turn IN 1..1 LOOP\n            taken :=",
+        "TestMaking::test_a_row_that_comes_while_it_waits_for_the_lock",
+    ),
+    _function(
+        "made-without-reading",
+        "EXECUTE telling || pg_catalog.format",
+        "PERFORM pg_catalog.format",
+        "TestMaking::test_the_rest_is_not_read",
+    ),
+    _function(
+        "told-for-the-moment",
+        "            EXECUTE telling || 'false';\n",
+        "",
+        "TestMaking::test_the_rest_is_not_read",
+    ),
+    _function(
+        "made-refused",
+        "RAISE EXCEPTION '%', SQLERRM",
+        "RAISE",
+        "test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",
+    ),
+    _function(
+        "dropped-age",
+        "made.upper <= now() - older_than",
+        "made.upper <= now()",
+        "TestDropping::test_only_ranges_that_are_old_as_a_whole",
+    ),
+    _function(
+        "dropped-future",
+        "older_than < '0'::interval",
+        "false",
+        "TestDropping::test_what_has_not_ended_yet_is_no_range_to_drop",
+    ),
+    _function(
+        "dropped-strange",
+        "strange := pgsched_strange(old.name, '-infinity'::timestamptz, 'infinity'::timestamptz);",
+        "strange := false;",
+        "TestDropping::test_a_status_that_is_nobodys_keeps_its_range",
+    ),
+    _function(
+        "dropped-asked-twice",
+        "FOR turn IN 1..2 LOOP\n            strange :=",
+        "FOR turn IN 1..1 LOOP\n            strange :=",
+        "TestDropping::test_a_status_that_comes_while_it_waits_for_the_lock",
+    ),
+    _function(
+        "dropped-waits-once",
+        "IN ACCESS EXCLUSIVE MODE NOWAIT",
+        "IN ACCESS EXCLUSIVE MODE",
+        "TestDropping::test_it_waits_for_nothing_more_while_settles_wait_for_it",
+    ),
+    _function(
+        "dropped-rest-too",
+        "LOCK TABLE %I, scheduled_tasks_ended_rest IN",
+        "LOCK TABLE %I IN",
+        "TestDropping::test_it_waits_for_nothing_more_while_settles_wait_for_it",
     ),
 )

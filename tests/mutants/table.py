@@ -4,9 +4,9 @@ from typing import Final
 
 from tests.mutants.code import CODE
 from tests.mutants.mutant import Mutant, Redundant
-from tests.mutants.statements import STATEMENTS
+from tests.mutants.statements import FUNCTIONS, STATEMENTS
 
-MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*STATEMENTS, *CODE)}
+MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*STATEMENTS, *FUNCTIONS, *CODE)}
 
 REDUNDANT: Final = (
     Redundant(

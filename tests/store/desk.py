@@ -14,6 +14,8 @@ from pgsched.store.exchanging import Exchanged
 from pgsched.store.store import Hint, Store
 
 T = TypeVar("T")
+Bound = tuple[int, ...]
+"""The partitions that a supervisor is bound to; none: it sees all as one table."""
 
 IDENTITY = Identity(
     host="here", boot_id="boot", pid_namespace=4026531836, pid=4242, started_ticks=777, processes=2, task_types=("a",)
@@ -27,6 +29,18 @@ class Supervisor(NamedTuple):
 
     store: Store
     id: int
+    partitions: Bound = ()
+
+    def wants(self, *wants: Want) -> list[Want]:
+        """These wants, in each of the partitions that it is bound to."""
+        if not self.partitions:
+            return list(wants)
+        return [
+            want._replace(partition=part)
+            for want in wants
+            for part in self.partitions
+            if want.partition in (None, part)
+        ]
 
     async def claim(self, *wants: Want, total: int = 1000) -> list[Claim]:
         return (await self.exchange([], wants or [WANT], total)).claims
@@ -37,7 +51,7 @@ class Supervisor(NamedTuple):
     async def exchange(
         self, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, *, resent: bool = False
     ) -> Exchanged:
-        return await self.store.exchange(self.id, verdicts, wants, total, resent=resent)
+        return await self.store.exchange(self.id, verdicts, self.wants(*wants), total, resent=resent)
 
 
 @asynccontextmanager
@@ -46,7 +60,7 @@ async def supervisor(dsn: str, *, lease: float = 60.0, **options: Any) -> AsyncI
     store = Store(dsn, **options)
     try:
         await store.open()
-        yield Supervisor(store, await store.register(IDENTITY, lease))
+        yield Supervisor(store, await store.register(IDENTITY, lease), options.get("partitions", ()))
     finally:
         await store.close()
 

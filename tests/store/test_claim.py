@@ -10,7 +10,7 @@ import pytest
 from pgsched.model import Want
 from pgsched.store.claims import claim_statement
 from pgsched.store.sql import load
-from tests.store.desk import WANT, Table, completed, released, supervisor
+from tests.store.desk import WANT, Bound, Table, completed, released, supervisor
 from tests.support import Server, database_of
 
 Connect = Callable[..., psycopg.Connection]
@@ -22,10 +22,10 @@ def table(connect: Connect) -> Table:
     return Table(connect())
 
 
-async def test_a_claim_takes_due_rows_oldest_first(dsn: str, table: Table) -> None:
+async def test_a_claim_takes_due_rows_oldest_first(dsn: str, table: Table, bound: Bound) -> None:
     ids = table.insert(5, run_at="now() - interval '1 minute' * i", payload='{"n": 1}', max_retries=7, timeout=2.5)
     table.insert(run_at="now() + interval '1 hour'")
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         claims = await me.claim()
         assert [claim.task_id for claim in claims] == ids[::-1]
         first = claims[0]
@@ -39,29 +39,29 @@ async def test_a_claim_takes_due_rows_oldest_first(dsn: str, table: Table) -> No
         assert await me.claim() == []
 
 
-async def test_equal_times_go_by_id(dsn: str, table: Table) -> None:
+async def test_equal_times_go_by_id(dsn: str, table: Table, bound: Bound) -> None:
     ids = table.insert(50)
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         taken = [claim.task_id for _ in range(5) for claim in await me.claim(total=10)]
     assert taken == ids
 
 
-async def test_wants_are_served_in_their_order_each_up_to_its_quota(dsn: str, table: Table) -> None:
+async def test_wants_are_served_in_their_order_each_up_to_its_quota(dsn: str, table: Table, bound: Bound) -> None:
     low = table.insert(5, priority=1)
     high = table.insert(5, priority=9)
     other = table.insert(5, task_type="b", queue="q")
     wants = [Want("a", "default", 9, 2), Want("b", "q", 0, 3), Want("a", "default", 1, 10)]
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         claims = await me.claim(*wants, total=8)
     assert [claim.task_id for claim in claims] == high[:2] + other[:3] + low[:3]
 
 
-async def test_a_claim_is_of_its_group_only(dsn: str, table: Table) -> None:
+async def test_a_claim_is_of_its_group_only(dsn: str, table: Table, bound: Bound) -> None:
     table.insert(task_type="A")
     table.insert(task_type="a ")
     table.insert(queue="other")
     table.insert(priority=1)
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         assert await me.claim() == []
 
 
@@ -76,9 +76,9 @@ async def test_names_of_any_kind_are_found_as_they_are(dsn: str, table: Table) -
     assert {claim.task_id for claim in claims} == set(ids)
 
 
-async def test_a_floor_is_inclusive_and_hides_what_is_below(dsn: str, table: Table) -> None:
+async def test_a_floor_is_inclusive_and_hides_what_is_below(dsn: str, table: Table, bound: Bound) -> None:
     ids = table.insert(5)
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         [head] = await me.store.discover(["a"], None)
         floored = WANT._replace(floor_run_at=head.head_run_at, floor_id=ids[2])
         assert [claim.task_id for claim in await me.claim(floored)] == ids[2:]
@@ -147,17 +147,19 @@ async def test_discover_tells_when_the_next_row_is_due(dsn: str, table: Table) -
     assert 80 < group.due_in <= 90
 
 
-async def test_rows_that_somebody_holds_are_skipped_without_waiting(dsn: str, table: Table, connect: Connect) -> None:
+async def test_rows_that_somebody_holds_are_skipped_without_waiting(
+    dsn: str, table: Table, connect: Connect, bound: Bound
+) -> None:
     ids = table.insert(5)
     other = connect(autocommit=False)
     other.execute("SELECT FROM scheduled_tasks WHERE id = ANY (%s) FOR UPDATE", (ids[:2],))
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         assert [claim.task_id for claim in await me.claim()] == ids[2:]
 
 
 @pytest.mark.parametrize("namespace", [1337, -7])
 async def test_a_refused_advisory_lock_is_counted_and_its_row_left(
-    dsn: str, table: Table, connect: Connect, namespace: int
+    dsn: str, table: Table, connect: Connect, namespace: int, bound: Bound
 ) -> None:
     ids = table.insert(3)
     lock = "SELECT pg_advisory_xact_lock(%s, (id %% 2147483647)::integer) FROM unnest(%s::bigint[]) AS id"
@@ -165,7 +167,7 @@ async def test_a_refused_advisory_lock_is_counted_and_its_row_left(
     other.execute(lock, (namespace, ids[:1]))
     elsewhere = connect(autocommit=False)
     elsewhere.execute(lock, (namespace + 1, ids))
-    async with supervisor(dsn, namespace=namespace) as me:
+    async with supervisor(dsn, namespace=namespace, partitions=bound) as me:
         answer = await me.exchange([], [WANT], 10)
         assert ([claim.task_id for claim in answer.claims], answer.skipped) == (ids[1:], 1)
         answer = await me.exchange([], [WANT], 10)
@@ -173,23 +175,23 @@ async def test_a_refused_advisory_lock_is_counted_and_its_row_left(
     assert table.row(ids[0]).fence == 0
 
 
-async def test_groups_after_the_limit_are_not_touched(dsn: str, table: Table, connect: Connect) -> None:
+async def test_groups_after_the_limit_are_not_touched(dsn: str, table: Table, connect: Connect, bound: Bound) -> None:
     table.insert(5, priority=9)
     low = table.insert(5)
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         wants = [Want("a", "default", 9, 100), Want("a", "default", 0, 100)]
-        _, parameters = claim_statement(me.id, 1337, wants, 5)
+        name, parameters = claim_statement(me.id, 1337, me.wants(*wants), 5)
         claiming = connect(autocommit=False)
         psycopg.RawCursor(claiming).execute(load("hints"), ("60000", "true"))
-        psycopg.RawCursor(claiming).execute(load("claim"), parameters)
+        psycopg.RawCursor(claiming).execute(load(name), parameters)
         free = table.sql("SELECT id FROM scheduled_tasks WHERE status = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED")
         assert [task_id for (task_id,) in free] == low
         assert table.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(5,)]
 
 
-async def test_no_live_lease_no_claim(dsn: str, table: Table) -> None:
+async def test_no_live_lease_no_claim(dsn: str, table: Table, bound: Bound) -> None:
     table.insert(3)
-    async with supervisor(dsn) as me:
+    async with supervisor(dsn, partitions=bound) as me:
         table.expire(me.id)
         answer = await me.exchange([], [WANT], 10)
         assert (answer.claims, answer.lease_alive) == ([], False)

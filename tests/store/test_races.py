@@ -15,7 +15,7 @@ from pgsched.store.claims import claim_statement
 from pgsched.store.pipeline import Statement
 from pgsched.store.sql import load
 from pgsched.store.verdicts import settle_statement
-from tests.store.desk import WANT, Table, completed, failed, released, retry, supervisor
+from tests.store.desk import WANT, Bound, Table, completed, failed, released, retry, supervisor
 from tests.support import Server, eventually, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
@@ -50,9 +50,11 @@ async def after_waiting(server: Server, dsn: str, call: Awaitable[T], release: C
 
 
 class TestSettleAgainstReap:
-    async def test_the_reaper_was_first(self, dsn: str, server: Server, table: Table, connect: Connect) -> None:
+    async def test_the_reaper_was_first(
+        self, dsn: str, server: Server, table: Table, connect: Connect, bound: Bound
+    ) -> None:
         table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn) as slow:
+        async with supervisor(dsn) as me, supervisor(dsn, partitions=bound) as slow:
             [claim] = await slow.claim()
             # The row alone, so that only its fence can tell: the reaper's lock on the supervisor is tested below.
             reaper = connect(autocommit=False)
@@ -66,10 +68,10 @@ class TestSettleAgainstReap:
 
     @pytest.mark.parametrize("verdict", [completed, failed])
     async def test_the_reaper_holds_the_supervisor(
-        self, dsn: str, server: Server, table: Table, connect: Connect, verdict: Callable[..., Any]
+        self, dsn: str, server: Server, table: Table, connect: Connect, verdict: Callable[..., Any], bound: Bound
     ) -> None:
         table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
+        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5, partitions=bound) as slow:
             [claim] = await slow.claim()
             early = connect(autocommit=False)
             early.execute("SELECT FROM pgsched_supervisors WHERE id = %s FOR UPDATE", (slow.id,))
@@ -183,11 +185,11 @@ class TestReapAgainstReap:
 
 class TestClaimAgainstReap:
     async def test_a_claim_on_its_way_keeps_its_supervisor_from_being_buried(
-        self, dsn: str, table: Table, connect: Connect
+        self, dsn: str, table: Table, connect: Connect, bound: Bound
     ) -> None:
         [task_id] = table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
-            claiming, [[_, claimed]] = begin(connect, claim_statement(slow.id, 1337, [WANT], 10))
+        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5, partitions=bound) as slow:
+            claiming, [[_, claimed]] = begin(connect, claim_statement(slow.id, 1337, slow.wants(WANT), 10))
             assert claimed[0] == task_id
             await lease_over(table, slow.id)
             assert await me.store.reap(me.id, 10) == []
@@ -195,11 +197,11 @@ class TestClaimAgainstReap:
             assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == [task_id]
 
     async def test_a_neighbours_death_is_recorded_after_its_last_claim(
-        self, dsn: str, server: Server, table: Table, connect: Connect
+        self, dsn: str, server: Server, table: Table, connect: Connect, bound: Bound
     ) -> None:
         [task_id] = table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn) as dead:
-            claiming, _ = begin(connect, claim_statement(dead.id, 1337, [WANT], 10))
+        async with supervisor(dsn) as me, supervisor(dsn, partitions=bound) as dead:
+            claiming, _ = begin(connect, claim_statement(dead.id, 1337, dead.wants(WANT), 10))
             await after_waiting(server, dsn, me.store.expire([dead.id]), claiming.commit)
             assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == [task_id]
 

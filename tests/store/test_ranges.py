@@ -101,13 +101,15 @@ class TestMaking:
         assert len(set(uppers)) == len(uppers) > 24
 
     async def test_one_at_a_time(self, dsn: str, table: Table, connect: Connect) -> None:
+        make_old_range(table, 3)
         other = connect(autocommit=False)
-        other.execute("SELECT pgsched_make_range('1 day', '1 day')")
+        other.execute("SELECT pg_advisory_xact_lock(hashtextextended('pgsched ranges', 0))")
         async with supervisor(dsn) as me:
             assert await me.store.make_range(DAY, DAY) is None
-            assert await me.store.drop_range(0) is None
+            assert await me.store.drop_range(DAY) is None
             other.rollback()
             assert await me.store.make_range(DAY, DAY)
+            assert await me.store.drop_range(DAY)
 
     async def test_it_waits_for_no_reader_and_lets_settles_pass(self, dsn: str, table: Table, connect: Connect) -> None:
         table.insert(1)

@@ -10,7 +10,19 @@ import pytest
 from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Failure, OutcomeKind, Verdict
 from tests.proxy import Proxy
-from tests.store.desk import FAILURE, KINDS, WANT, Supervisor, Table, completed, failed, released, retry, supervisor
+from tests.store.desk import (
+    FAILURE,
+    KINDS,
+    WANT,
+    Bound,
+    Supervisor,
+    Table,
+    completed,
+    failed,
+    released,
+    retry,
+    supervisor,
+)
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -128,8 +140,10 @@ class TestVerdicts:
 class TestPlaces:
     """A claim says where it has left the row."""
 
-    async def test_a_row_that_was_updated_since_is_settled_all_the_same(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_a_row_that_was_updated_since_is_settled_all_the_same(
+        self, dsn: str, table: Table, bound: Bound
+    ) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             claims = await claimed(me, table, 6)
             table.insert()
             table.sql("UPDATE scheduled_tasks SET error_log = 'x' WHERE id % 2 = 0")
@@ -140,8 +154,8 @@ class TestPlaces:
             assert all(table.row(claim.task_id).error_log is None for claim in claims)
         assert table.statuses() == {"completed": 6, "processing": 1}
 
-    async def test_what_is_refused_there_costs_no_claim(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_what_is_refused_there_costs_no_claim(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             [first, bad] = await claimed(me, table, 2)
             table.insert()
             trigger(
@@ -152,15 +166,15 @@ class TestPlaces:
             assert (answer.settled, len(answer.claims)) == ([True, True], 1)
         assert table.statuses() == {"completed": 1, "failed": 1, "processing": 1}
 
-    async def test_another_row_in_that_place_is_not_taken_for_it(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_another_row_in_that_place_is_not_taken_for_it(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             first, second = await claimed(me, table, 2)
             swapped = [first._replace(place=second.place), second._replace(place=first.place)]
             assert await me.settle(completed(swapped[0], "1"), completed(swapped[1], "2")) == [True, True]
             assert [table.row(claim.task_id).result for claim in (first, second)] == [1, 2]
 
-    async def test_results_of_few_or_none(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_results_of_few_or_none(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             claims = await claimed(me, table, 4)
             nowhere = completed(claims[3]._replace(place=None), "4")
             verdicts = [completed(claims[2]), completed(claims[0], "1"), nowhere, completed(claims[1])]
@@ -169,8 +183,8 @@ class TestPlaces:
 
 
 class TestFences:
-    async def test_nothing_is_settled_twice(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_nothing_is_settled_twice(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             for verdict in KINDS:
                 [claim] = await claimed(me, table)
                 assert await me.settle(verdict(claim)) == [True]
@@ -182,9 +196,9 @@ class TestFences:
 
     @pytest.mark.parametrize("verdict", KINDS)
     async def test_a_stale_fence_changes_nothing(
-        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict]
+        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict], bound: Bound
     ) -> None:
-        async with supervisor(dsn) as me:
+        async with supervisor(dsn, partitions=bound) as me:
             [first] = await claimed(me, table)
             await me.settle(released(first))
             [second] = await me.claim()
@@ -195,9 +209,9 @@ class TestFences:
 
     @pytest.mark.parametrize("verdict", KINDS)
     async def test_another_supervisors_claim_cannot_be_settled(
-        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict]
+        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict], bound: Bound
     ) -> None:
-        async with supervisor(dsn) as me, supervisor(dsn) as other:
+        async with supervisor(dsn, partitions=bound) as me, supervisor(dsn, partitions=bound) as other:
             [claim] = await claimed(me, table)
             before = table.row(claim.task_id)
             assert await other.settle(verdict(claim)) == [False]
@@ -206,9 +220,9 @@ class TestFences:
 
     @pytest.mark.parametrize("verdict", KINDS)
     async def test_what_somebody_has_queued_again_cannot_be_settled(
-        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict]
+        self, dsn: str, table: Table, verdict: Callable[[Claim], Verdict], bound: Bound
     ) -> None:
-        async with supervisor(dsn) as me:
+        async with supervisor(dsn, partitions=bound) as me:
             [claim] = await claimed(me, table)
             # As the article's reaper does: neither the fence nor the owner changes.
             table.sql("UPDATE scheduled_tasks SET status = 'queued'")
@@ -216,8 +230,8 @@ class TestFences:
             assert await me.settle(verdict(claim)) == [False]
             assert table.row(claim.task_id) == before
 
-    async def test_a_lease_that_ran_out_settles_nothing(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_a_lease_that_ran_out_settles_nothing(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             claims = await claimed(me, table, 2)
             table.expire(me.id)
             answer = await me.exchange([completed(claims[0]), retry(claims[1])], [], 0)
@@ -227,8 +241,10 @@ class TestFences:
         assert table.statuses() == {"processing": 2}
         assert table.sql("SELECT count(*) FROM pgsched_failures") == [(0,)]
 
-    async def test_a_lease_that_ran_out_settles_nothing_where_the_row_lies(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_a_lease_that_ran_out_settles_nothing_where_the_row_lies(
+        self, dsn: str, table: Table, bound: Bound
+    ) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             [claim] = await claimed(me, table)
             # The row itself is untouched since its claim.
             table.sql("UPDATE pgsched_supervisors SET lease_until = now() - interval '1 second'")
@@ -236,28 +252,28 @@ class TestFences:
             assert (answer.settled, answer.lease_alive) == ([False], False)
         assert table.statuses() == {"processing": 1}
 
-    async def test_a_fence_is_compared_where_the_row_lies(self, dsn: str, table: Table) -> None:
+    async def test_a_fence_is_compared_where_the_row_lies(self, dsn: str, table: Table, bound: Bound) -> None:
         """A later version of the same row may lie where the claim has left an earlier one."""
-        async with supervisor(dsn) as me:
+        async with supervisor(dsn, partitions=bound) as me:
             [claim] = await claimed(me, table)
             assert await me.settle(completed(claim._replace(fence=2))) == [False]
             assert await me.settle(completed(claim)) == [True]
 
-    async def test_a_status_is_compared_where_the_row_lies(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_a_status_is_compared_where_the_row_lies(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             [claim] = await claimed(me, table)
             [(place,)] = table.sql("UPDATE scheduled_tasks_live SET status = 'queued' RETURNING ctid::text")
             assert await me.settle(completed(claim._replace(place=place))) == [False]
         assert table.statuses() == {"queued": 1}
 
-    async def test_a_fenced_verdict_leaves_no_failure(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_a_fenced_verdict_leaves_no_failure(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             [claim] = await claimed(me, table)
             assert await me.settle(failed(claim._replace(fence=7))) == [False]
             assert table.failures(claim.task_id) == []
 
-    async def test_a_task_that_is_gone_is_fenced(self, dsn: str, table: Table) -> None:
-        async with supervisor(dsn) as me:
+    async def test_a_task_that_is_gone_is_fenced(self, dsn: str, table: Table, bound: Bound) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
             [claim] = await claimed(me, table)
             table.sql("DELETE FROM scheduled_tasks")
             assert await me.settle(completed(claim)) == [False]

@@ -39,8 +39,8 @@ CREATE TABLE scheduled_tasks_ended PARTITION OF scheduled_tasks DEFAULT
 CREATE TABLE scheduled_tasks_ended_rest PARTITION OF scheduled_tasks_ended DEFAULT;
 
 -- Before it attaches a range PostgreSQL reads the whole rest, locked against everybody, to see that none of its rows
--- belongs there; unless a CHECK tells it so. This one tells nothing, until pgsched_make_range, which has asked an index,
--- lets it tell of one range for the rest of its transaction. Nobody else ever sees it do so.
+-- belongs there; unless a CHECK tells it so. This one tells nothing, until pgsched_make_range, which has asked an
+-- index, lets it tell of one range for the rest of its transaction. Nobody else ever sees it do so.
 CREATE FUNCTION pgsched_in_range(ended timestamptz) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN false;
 ALTER TABLE scheduled_tasks_ended_rest ADD CONSTRAINT scheduled_tasks_ended_rest_in_no_range
     CHECK (NOT pgsched_in_range(coalesce(finished_at, updated_at)));
@@ -226,9 +226,9 @@ BEGIN
 END
 $$;
 
--- Returns the name of the range that it has made, NULL when there was none to make. An attached table needs no lock that
--- a claim or a settle would wait for, as one that is created in its place does. The rest is locked for a moment. Under
--- another isolation what was written until the lock came would not be seen, so it is not tried.
+-- Returns the name of the range that it has made, NULL when there was none to make. An attached table needs no lock
+-- that a claim or a settle would wait for, as one that is created in its place does. The rest is locked for a moment.
+-- Under another isolation what was written until the lock came would not be seen, so it is not tried.
 CREATE FUNCTION pgsched_make_range(width interval, ahead interval) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET lock_timeout = '100ms' SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' AS $$
@@ -242,7 +242,7 @@ DECLARE
     taken   boolean;
     made    text;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed'
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
        OR NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0)) THEN
         RETURN NULL;
     END IF;
@@ -266,8 +266,9 @@ BEGIN
             EXECUTE pg_catalog.format(
                 'CREATE TABLE %I (LIKE scheduled_tasks_ended INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
             EXECUTE telling || pg_catalog.format('ended >= %L::timestamptz AND ended < %L::timestamptz', first, last);
-            EXECUTE pg_catalog.format('ALTER TABLE scheduled_tasks_ended ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
-                                      made, first, last);
+            EXECUTE pg_catalog.format(
+                'ALTER TABLE scheduled_tasks_ended ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                made, first, last);
             EXECUTE telling || 'false';
             RETURN made;
         END IF;
@@ -307,7 +308,8 @@ BEGIN
             EXIT WHEN strange OR turn = 2;
             -- First what a settle locks first. Who holds that makes settles wait, and waits for nothing more himself.
             LOCK TABLE ONLY scheduled_tasks_ended IN ACCESS EXCLUSIVE MODE;
-            EXECUTE pg_catalog.format('LOCK TABLE %I, scheduled_tasks_ended_rest IN ACCESS EXCLUSIVE MODE NOWAIT', old.name);
+            EXECUTE pg_catalog.format(
+                'LOCK TABLE %I, scheduled_tasks_ended_rest IN ACCESS EXCLUSIVE MODE NOWAIT', old.name);
         END LOOP;
         IF NOT strange THEN
             EXECUTE pg_catalog.format('DROP TABLE %I', old.name);

@@ -1,5 +1,5 @@
--- What is wrong with the schema that the tables are in: who else may create in it, whether their owner may, who makes the
--- ranges, and which functions still look for the tables under a name that it had before. Catalogue only. Locks: none.
+-- What is wrong with the schema that the tables are in: who else may create in it, whether their owner, who makes the
+-- ranges, may not, and which functions still look for it under another name. Catalogue only. Locks: none.
 WITH home AS (
     SELECT pg_namespace.oid, nspname, nspacl, nspowner, relowner
     FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
