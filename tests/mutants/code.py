@@ -864,13 +864,6 @@ STORE: Final = (
         "store/test_enqueue.py::TestRefusals::test_a_naive_time",
     ),
     Mutant(
-        "exchange-later-refusal",
-        "store/exchanging.py",
-        "except (OUT_OF_LOCKS, *REFUSED_DATA) as error:",
-        "except ZeroDivisionError as error:",
-        "store/test_settle.py::TestNoMemoryForLocks",
-    ),
-    Mutant(
         "ranges-refused",
         "supervisor/sampling.py",
         "except DatabaseError as error:",
