@@ -236,7 +236,7 @@ class TestSession:
             (False, "serializable", []),
         ],
     )
-    def test_f39_behind_a_pooler_nothing_puts_a_stricter_isolation_back(
+    def test_behind_a_pooler_nothing_puts_a_stricter_isolation_back(
         self, connect: Connect, pooled: bool, isolation: str, levels: list[str]
     ) -> None:
         connection = connect()
