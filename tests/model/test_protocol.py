@@ -15,7 +15,6 @@ from tests.model.database import Database
 from tests.model.machine import SLOTS, Protocol, part_of
 from tests.model.oracle import Broken
 from tests.model.twins import HEALTHY, TWINS, Twin
-from tests.support import Server, database_of
 
 HISTORIES = 300
 STEPS = 60
@@ -39,32 +38,6 @@ def protocol(dsn: str, twin: Twin) -> Iterator[type[Protocol]]:
         yield seed(SEED)(type("Protocol", (Protocol,), members))
     finally:
         database.close()
-
-
-def told(dsn: str, number: int) -> list[str]:
-    """What so many histories come to."""
-    ends: list[str] = []
-
-    def teardown(self: Protocol) -> None:
-        # Ids go on from one history to the next.
-        tasks = [vars(task) | {"id": 0, "holder": task.holder is not None} for task in self.oracle.tasks.values()]
-        ends.append(f"{self.oracle.now}: {tasks}")
-        Protocol.teardown(self)
-
-    with protocol(dsn, HEALTHY) as machine:
-        search = settings(SEARCH, max_examples=number, phases=[Phase.generate])
-        run_state_machine_as_test(type("Protocol", (machine,), {"teardown": teardown}), settings=search)
-    return ends
-
-
-def test_the_same_draws_give_the_same_history(dsn: str, server: Server) -> None:
-    """Whatever earlier histories have left, wherever rows lie, and whatever plan finds them."""
-    first = told(dsn, 50)
-    assert len(first) >= 50
-    for table in ("scheduled_tasks", "pgsched_supervisors"):
-        server.sql(f"VACUUM (FULL, ANALYZE) {table}", dsn=dsn)
-    server.sql(f'ALTER DATABASE "{database_of(dsn)}" SET enable_seqscan = off')
-    assert told(dsn, 50) == first
 
 
 def test_the_protocol_keeps_its_promises(dsn: str) -> None:
