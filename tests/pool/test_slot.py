@@ -84,10 +84,23 @@ def test_an_order_does_not_judge_the_task_after_it(slot: Slot) -> None:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a group of its own."""
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+    """A process with a group of its own, that says what it is told."""
+    with subprocess.Popen(
+        ["cat"], start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
         yield process
         process.kill()
+
+
+def answers(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it lives: one that was killed a moment ago may be still there, and says nothing more."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(b"?")
+    except BrokenPipeError:
+        return False
+    return process.stdout.read(1) == b"?"
 
 
 def test_a_worker_that_was_collected_is_not_signalled(slot: Slot, bystander: subprocess.Popen[bytes]) -> None:
@@ -98,7 +111,7 @@ def test_a_worker_that_was_collected_is_not_signalled(slot: Slot, bystander: sub
     process.signal(signal.SIGKILL)
     assert process.kill() == []
     process.signal(signal.SIGCONT)
-    assert bystander.poll() is None
+    assert answers(bystander)
 
 
 def test_a_pid_that_somebody_else_has_now_is_not_killed(
@@ -107,12 +120,12 @@ def test_a_pid_that_somebody_else_has_now_is_not_killed(
     found = limits.entry(bystander.pid)
     assert found is not None
     # What was looked at had that pid before.
-    answers = [found._replace(started_ticks=found.started_ticks - 1), found]
+    seen = [found._replace(started_ticks=found.started_ticks - 1), found]
     monkeypatch.setattr(limits, "descendants", lambda pid: [bystander.pid])
-    monkeypatch.setattr(limits, "entry", lambda pid: answers.pop(0))
+    monkeypatch.setattr(limits, "entry", lambda pid: seen.pop(0))
     monkeypatch.setattr(limits, "kill_group", lambda group: None)
     assert limits.kill_tree(2**22) == [bystander.pid]
-    assert bystander.poll() is None
+    assert answers(bystander)
 
 
 @pytest.mark.parametrize(
