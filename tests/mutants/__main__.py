@@ -11,6 +11,7 @@ source any more, is a failure. ``PGSCHED_TEST_DSN`` names a server to use instea
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,9 @@ from tests.mutants.table import MUTANTS, REDUNDANT
 from tests.support import ROOT
 
 TREE = ("pgsched", "tests", "docs", "examples", "pyproject.toml", "setup.cfg", "README.md")
-TIMEOUT = 20
-"""Seconds for one test: without a guard some never end."""
-_FAILED, _PASSED = 1, 0
+TIMEOUT, ENDED_WITHIN = 20, 90
+"""Seconds for one test, and for all of a mutant: without a guard some never end, and some not even then."""
+_FAILED, _PASSED, _ENDLESS = 1, 0, -1
 
 
 @contextmanager
@@ -91,10 +92,22 @@ class Trees:
         }
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", f"--timeout={TIMEOUT}"]
         command += ["-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)]
-        done = subprocess.run(
-            command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stdout + done.stderr
+        with subprocess.Popen(
+            command,
+            cwd=tree,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as run:
+            try:
+                output, _ = run.communicate(timeout=ENDED_WITHIN)
+            except subprocess.TimeoutExpired:
+                os.killpg(run.pid, signal.SIGKILL)
+                return _ENDLESS, f"ERROR no end within {ENDED_WITHIN} s"
+        return run.returncode, output
 
 
 def judge(trees: Trees, mutant: Mutant) -> str | None:
@@ -104,7 +117,7 @@ def judge(trees: Trees, mutant: Mutant) -> str | None:
     began = time.monotonic()
     code, output = trees.test(mutant.tests.split(), mutant)
     seconds = time.monotonic() - began
-    if code == _FAILED:
+    if code in (_FAILED, _ENDLESS):
         red = next((line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))), "FAILED")
         print(f"red       {mutant.name:32} {seconds:5.1f} s  {red.partition(' ')[2].partition(' - ')[0]}", flush=True)
         return None
