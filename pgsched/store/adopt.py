@@ -39,11 +39,10 @@ class Adoption(NamedTuple):
     """Of the user's own making."""
 
 
-def prepare(conn: psycopg.Connection[Any], timeout: float) -> Adoption:
-    """Lock the table and put it aside, or refuse.
+def lock(conn: psycopg.Connection[Any], timeout: float) -> None:
+    """Let nobody else read or write the table until this transaction ends.
 
     :param timeout: seconds that the transaction's ``lock_timeout`` gives; only for the message.
-    :raises SchemaError: it is not the article's table, or something hangs on it.
     :raises DatabaseError: the lock did not come in time.
     """
     try:
@@ -52,6 +51,16 @@ def prepare(conn: psycopg.Connection[Any], timeout: float) -> Adoption:
         raise DatabaseError(
             f"cannot lock table scheduled_tasks within {timeout:g} s: other sessions use it; stop them and try again"
         ) from error
+
+
+def prepare(conn: psycopg.Connection[Any], timeout: float) -> Adoption:
+    """Lock the table and put it aside, or refuse.
+
+    :param timeout: seconds that the transaction's ``lock_timeout`` gives; only for the message.
+    :raises SchemaError: it is not the article's table, or something hangs on it.
+    :raises DatabaseError: the lock did not come in time.
+    """
+    lock(conn, timeout)
     _recognise(dict(rows(conn, "adopt_columns")))
     if obstacles := values(conn, "adopt_obstacles"):
         raise SchemaError(

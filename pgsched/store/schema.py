@@ -14,7 +14,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.rows import tuple_row
 
-from pgsched.errors import DatabaseError, SchemaError
+from pgsched.errors import SchemaError
 from pgsched.store import adopt
 from pgsched.store.connection import connect_sync
 from pgsched.store.refusals import refusals
@@ -105,12 +105,7 @@ def _split(conn: psycopg.Connection[Any], timeout: float, wanted: int) -> list[s
     there = max(len(rows(conn, "partitions")), 1)
     if there == wanted:
         return [f"the live tasks are in {_tables(there)} already"]
-    try:
-        run(conn, "adopt_lock")
-    except psycopg.errors.LockNotAvailable as error:
-        raise DatabaseError(
-            f"cannot lock table scheduled_tasks within {timeout:g} s: other sessions use it; try again, or stop them"
-        ) from error
+    adopt.lock(conn, timeout)
     if obstacles := values(conn, "split_obstacles"):
         raise SchemaError(
             f"the live tasks cannot be moved while their tables have: {', '.join(obstacles)}; "
