@@ -46,10 +46,12 @@ run_options = all_of(
 
 
 def _demand_partitions(connection: "Connection[Any]", settings: Settings, shown: str) -> None:
+    if not settings.partitions:
+        return
     from pgsched.store import views
 
     there = max(len(views.partitions(connection)), 1)
-    if settings.partitions and settings.partitions[-1] >= there:
+    if settings.partitions[-1] >= there:
         raise UsageError(
             f"{shown} {settings.partitions[-1]}: there {'is' if there == 1 else 'are'} "
             f"{counted(there, 'partition')}, from 0 on; `pgsched migrate --partitions` makes others"
