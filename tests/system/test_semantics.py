@@ -93,17 +93,23 @@ def test_a_worker_after_the_article_shares_the_table_with_us(
 ) -> None:
     command = pgsched_cli("run", APP, "--processes", "2")
     command.wait_for("registered")
-    ids = rows.add("nap", count=300)
+    ids: list[int] = []
+
+    def ours() -> set[int]:
+        return {entry.task_id for entry in audit.entries() if entry.parent == command.pid}
+
+    def both_have_some() -> bool:
+        ids.extend(rows.add("nap", count=20))
+        return len(ours()) >= 10 and len(worker.done) + len(worker.failed) >= 10
+
     worker = foreign()
+    eventually(both_have_some, "both run tasks", timeout=30, every=0.05)
     # What it has failed waits a minute for its next attempt.
     eventually(lambda: rows.count("status = 'completed'") == len(ids) - len(worker.failed), "all were run", timeout=30)
     worker.close()
     assert worker.error is None
     assert audit.executions() == dict.fromkeys(ids, 1)
-    ours = {entry.task_id for entry in audit.entries() if entry.parent == command.pid}
-    assert ours
-    assert len(worker.done) + len(worker.failed) >= 10
-    assert ours.isdisjoint(worker.done + worker.failed)
+    assert ours().isdisjoint(worker.done + worker.failed)
     assert {rows.row(number)[:3] for number in worker.failed} <= {("queued", 1, "the foreign worker refuses")}
     assert rows.count("status = 'completed' AND retry_count > 0") == 0
 
