@@ -9,12 +9,14 @@ import inspect
 import math
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn, Protocol
 
@@ -85,6 +87,9 @@ class Runner:
         self._max_memory = max_memory
         self._recorder = recorder
         self._outbox = Outbox(sock, page.outbox, cpu_seconds)
+        self._poll = select.poll()
+        for end in (sock, tickets):
+            self._poll.register(end, select.POLLIN)
         self._armed = 0
         """Number of the run that the soft signal may interrupt; 0 for none."""
         self._pid = os.getpid()
@@ -115,7 +120,15 @@ class Runner:
                 return self._checked(self._tickets.recv(wire.TICKET_SIZE, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 self._outbox.flush()
+        if not self._runs:
+            # A run comes first; to read it takes as long as its ticket needs to follow.
+            self._poll.poll()
+            self._read_ahead()
         return self._checked(self._tickets.recv(wire.TICKET_SIZE))
+
+    def _read_ahead(self) -> None:
+        with suppress(BlockingIOError):
+            self._runs.extend(wire.decode_runs(*self._received(socket.MSG_DONTWAIT)))
 
     def _run_of(self, number: int) -> wire.Run:
         """The run of a ticket, which was sent before it; those before it whose tickets are gone were taken back."""
@@ -124,8 +137,11 @@ class Runner:
                 run = self._runs.popleft()
                 if run.sequence == number:
                     return run
-            frame, descriptors = wire.receive(self._sock)
-            self._runs.extend(wire.decode_runs(self._checked(frame), descriptors))
+            self._runs.extend(wire.decode_runs(*self._received()))
+
+    def _received(self, flags: int = 0) -> tuple[bytes, list[int]]:
+        frame, descriptors = wire.receive(self._sock, flags)
+        return self._checked(frame), descriptors
 
     def _checked(self, received: bytes) -> bytes:
         if not received:

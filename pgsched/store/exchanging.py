@@ -5,15 +5,16 @@ task that it came from. Runs in the supervisor's loop.
 """
 
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pgsched.errors import DatabaseError
 from pgsched.events import emit
 from pgsched.model import Claim, Verdict, Want
 from pgsched.store.arrays import storable
 from pgsched.store.claims import claim_statement, claims_of
-from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line, retried
+from pgsched.store.line import CONFLICTS, OUT_OF_LOCKS, REFUSED_DATA, Line, retried
+from pgsched.store.pipeline import Encoded, encoded
 from pgsched.store.redaction import one_line
 from pgsched.store.verdicts import (
     parted,
@@ -41,6 +42,15 @@ class Exchanged(NamedTuple):
     """Claims that the server had no lock memory for, before the one that succeeded."""
     lease_alive: bool
     """When False, nothing was done."""
+
+
+class Readied(NamedTuple):
+    """A claim that only needs to be sent."""
+
+    supervisor_id: int
+    wants: list[Want]
+    total: int
+    statement: Encoded
 
 
 class Exchanger:
@@ -78,6 +88,38 @@ class Exchanger:
                 self._lockable += self._lockable // 16 + 1 if self._lockable < _UNLIMITED else 0
                 return answer._replace(failed=failed)
 
+    def ready_claim(self, supervisor_id: int, wants: list[Want], total: int) -> Readied:
+        """See ``Store.ready_claim``."""
+        allowed = min(total, self._lockable)
+        statement = encoded(claim_statement(supervisor_id, self._namespace, wants, allowed))
+        return Readied(supervisor_id, wants, total, statement)
+
+    def send(self, readied: Readied, then: Callable[[], None]) -> bool:
+        """See ``Store.send``."""
+        return self._line.send(readied.statement, then)
+
+    def arrived(self) -> Exchanged | None:
+        """See ``Store.arrived``."""
+        rows = self._line.arrived()
+        if rows is None:
+            return None
+        answer = _claimed([], rows, alive=True)
+        if not answer.lease_alive:
+            return None
+        self._line.taken()
+        return answer
+
+    async def answer(self, readied: Readied) -> Exchanged:
+        """See ``Store.answer``."""
+        try:
+            rows = await self._line.answer()
+        except (*CONFLICTS, OUT_OF_LOCKS):
+            # Nothing was claimed; what is to be done about it is known elsewhere.
+            return await self.exchange(readied.supervisor_id, [], readied.wants, readied.total, resent=False)
+        except REFUSED_DATA as error:
+            raise DatabaseError(one_line(error)) from None
+        return _claimed([], rows, alive=True)
+
     async def _attempt(
         self, supervisor_id: int, verdicts: Sequence[Verdict], wants: Sequence[Want], total: int, resent: bool
     ) -> Exchanged:
@@ -101,8 +143,7 @@ class Exchanger:
                 await _then(self._tell_before(verdicts, settled))
         if not wants:
             return Exchanged(settled, [], 0, 0, alive)
-        counts, *claimed = rows[-1]
-        return Exchanged(settled, claims_of(claimed), counts[1] - len(claimed), 0, alive and counts[0] > 0)
+        return _claimed(settled, rows[-1], alive)
 
     async def _settle_elsewhere(self, supervisor_id: int, verdicts: Sequence[Verdict], settled: list[bool]) -> None:
         """Settle those whose row was not where their claim had left it."""
@@ -138,6 +179,12 @@ class Exchanger:
             emit("settle_refused", logging.ERROR, task_id=verdict.claim.task_id, error=one_line(error))
             return False
         return answer.settled[0]
+
+
+def _claimed(settled: list[bool], rows: Sequence[Any], alive: bool) -> Exchanged:
+    """Read the claim's answer."""
+    counts, *claimed = rows
+    return Exchanged(settled, claims_of(claimed), counts[1] - len(claimed), 0, alive and counts[0] > 0)
 
 
 async def _then(call: Awaitable[T]) -> T:

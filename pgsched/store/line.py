@@ -17,7 +17,7 @@ from psycopg import errors
 from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.store.connection import Connection, connect, deadline
 from pgsched.store.outage import Outage
-from pgsched.store.pipeline import Pipeline, Statement
+from pgsched.store.pipeline import Encoded, Pipeline, Statement
 from pgsched.store.redaction import one_line
 
 T = TypeVar("T")
@@ -62,6 +62,36 @@ class Line:
         """Run statements as one transaction, in one round trip; return the rows of each. It raises what `call` does."""
         return await self._serve(lambda pipeline: self._transaction(pipeline, statements))
 
+    def send(self, statement: Encoded, then: Callable[[], None]) -> bool:
+        """Send a statement at once, if the line is free and has a session of its own.
+
+        :param then: called when :meth:`answer` or :meth:`arrived` will tell what became of it.
+        """
+        pipeline = self._pipeline
+        if pipeline is None or self._pooled or self._lock.locked() or pipeline.engaged:
+            return False
+        try:
+            pipeline.send([statement], self._timeout, then)
+        except (psycopg.Error, OSError):
+            # Whoever uses the line next finds that it is engaged, or broken, and replaces it.
+            return False
+        return True
+
+    def arrived(self) -> list[Any] | None:
+        """The rows of what was sent, if they are here, all went well, and nobody waits for them."""
+        answers = None if self._pipeline is None or self._lock.locked() else self._pipeline.arrived()
+        return None if answers is None else answers[0]
+
+    def taken(self) -> None:
+        """The rows that had arrived were taken; the line is free."""
+        assert self._pipeline is not None
+        self._pipeline.taken()
+
+    async def answer(self) -> list[Any]:
+        """The rows of what was sent. It raises what `call` does."""
+        [rows] = await self._serve(Pipeline.answer, sent=True)
+        return rows
+
     async def call(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Do some work on the connection.
 
@@ -76,10 +106,15 @@ class Line:
 
         return await self._serve(on_connection)
 
-    async def _serve(self, call: Callable[[Pipeline], Coroutine[Any, Any, T]]) -> T:
+    async def _serve(self, call: Callable[[Pipeline], Coroutine[Any, Any, T]], *, sent: bool = False) -> T:
         async with self._lock:
             began = time.monotonic()
+            if self._pipeline is not None and self._pipeline.engaged is not sent:
+                # The answer to something else is still to come, and nobody will take it.
+                await self._discard()
             try:
+                if sent and self._pipeline is None:
+                    raise DatabaseError("the connection was given up before the answer came")
                 result = await call(self._pipeline or await self._open())
             except _PASSED_ON:
                 self._outage.succeeded(began)
@@ -120,7 +155,7 @@ class Line:
     async def _discard(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
-            await pipeline.connection.close()
+            await pipeline.close()
 
     async def _transaction(self, pipeline: Pipeline, statements: tuple[Statement, ...]) -> list[list[Any]]:
         if self._pooled:

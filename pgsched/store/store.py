@@ -13,7 +13,7 @@ from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Group, Identity, Verdict, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claims_of
-from pgsched.store.exchanging import Exchanged, Exchanger
+from pgsched.store.exchanging import Exchanged, Exchanger, Readied
 from pgsched.store.line import OUT_OF_LOCKS, REFUSED_DATA, Line, retried
 from pgsched.store.listening import Hint, listen
 from pgsched.store.outage import Outage
@@ -21,7 +21,7 @@ from pgsched.store.pipeline import Statement
 from pgsched.store.redaction import one_line
 from pgsched.store.schema import require_async
 
-__all__ = ["Depth", "Exchanged", "Hint", "Store"]
+__all__ = ["Depth", "Exchanged", "Hint", "Readied", "Store"]
 
 
 class Depth(NamedTuple):
@@ -145,6 +145,26 @@ class Store:
         :raises DatabaseError: it is not known what was done.
         """
         return await self._exchanger.exchange(supervisor_id, verdicts, wants, total, resent)
+
+    def ready_claim(self, supervisor_id: int, wants: list[Want], total: int) -> Readied:
+        """Prepare a claim, so that :meth:`send` has nothing else to do."""
+        return self._exchanger.ready_claim(supervisor_id, wants, total)
+
+    def send(self, readied: Readied, then: Callable[[], None]) -> bool:
+        """Send a claim from a callback; False: nothing was claimed. A pooled store never sends.
+
+        :param then: called when the answer has come, or never will: :meth:`arrived` or :meth:`answer` must follow,
+            and before that nothing else that settles or claims.
+        """
+        return self._exchanger.send(readied, then)
+
+    def arrived(self) -> Exchanged | None:
+        """Take the answer to what was sent, if it has come and the lease is alive; else it is there for `answer`."""
+        return self._exchanger.arrived()
+
+    async def answer(self, readied: Readied) -> Exchanged:
+        """The answer to what was sent. It raises what `exchange` does."""
+        return await self._exchanger.answer(readied)
 
     async def reap(self, supervisor_id: int, limit: int) -> list[Claim]:
         """Take over claims of dead supervisors, and those that nobody owns; needs a live lease of one's own.

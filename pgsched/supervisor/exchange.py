@@ -5,22 +5,23 @@ gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/
 ``rules/verdict`` what to write.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 from pgsched.errors import DatabaseError
 from pgsched.model import Group, Verdict, VerdictKind, Want
-from pgsched.rules.demand import LIMITS, Durations, plan
+from pgsched.rules.demand import LIMITS, Durations, Plan, plan
 from pgsched.rules.lease import Trust
 from pgsched.rules.pace import Pace
-from pgsched.store.store import Store
+from pgsched.store.store import Exchanged, Readied, Store
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.resting import Rest
+from pgsched.supervisor.standby import Standby
 from pgsched.supervisor.survey import Survey
 
 BATCH = 1000
@@ -84,8 +85,8 @@ class Exchange:
         self._unsure_until = -math.inf
         self.strays_suspected = False
         """A reply was lost: rows may be ours without our knowing; ``reaping`` looks for them."""
-        self.quiet = asyncio.Lock()
-        """Held while a claim is in flight, so that nobody mistakes its rows for strays."""
+        self.quiet = self._standby = Standby(store, self._collect, self._answered)
+        """Held while no claim may be in flight but one's own, so that nobody mistakes its rows for strays."""
 
     def settle(self, verdict: Verdict) -> None:
         """Queue a verdict for the next turn."""
@@ -109,8 +110,11 @@ class Exchange:
     async def cease(self) -> None:
         """Claim nothing more, and wait until what a claim under way brings is in the books."""
         self.claiming = False
-        async with self.quiet:
-            return
+        self._standby.stand_down()
+        with suppress(DatabaseError, LeaseLostError):
+            # The next turn meets the same.
+            async with self.quiet:
+                return
 
     async def halt(self) -> None:
         """Begin no turn any more that somebody could cut off, and wait until the one under way has ended."""
@@ -121,6 +125,7 @@ class Exchange:
         """Start over under a new lease."""
         self.supervisor_id = supervisor_id
         self.rest.begin()
+        self._standby.begin()
         self.strays_suspected = False
 
     async def settle_rest(self, attempts: int) -> None:
@@ -163,15 +168,15 @@ class Exchange:
         :raises DatabaseError: nothing is known to be written; the verdicts are kept.
         """
         self.rest.woken()
-        async with self.quiet:
-            if self._halted:
-                return self._poll_interval
-            try:
+        try:
+            async with self.quiet:
+                if self._halted:
+                    return self._poll_interval
                 await self._settle_and_claim()
                 await self._mind_listening()
-            except DatabaseError:
-                self.rest.lost()
-                raise
+        except DatabaseError:
+            self.rest.lost()
+            raise
         self.last_turn = self.clock()
         if self._unsure or self._pending:
             return 0.0
@@ -183,6 +188,12 @@ class Exchange:
         if not self.claiming:
             # A drain began while the groups were looked up.
             groups = []
+        wants, total = self._plan(groups)
+        verdicts = self._unsure or self._take()
+        if verdicts or wants:
+            await self._exchange(verdicts, wants, total)
+
+    def _plan(self, groups: list[Group]) -> Plan:
         decided = plan(
             groups,
             self._durations,
@@ -192,14 +203,47 @@ class Exchange:
             waiting=self._backlog.claims(),
             limits=LIMITS._replace(waiting=self._pace.backlog(LIMITS.waiting)),
         )
-        wants = self._survey.floored(decided.wants)
-        verdicts = self._unsure or self._take()
-        if verdicts or wants:
-            await self._exchange(verdicts, wants, decided.total)
+        return decided._replace(wants=self._survey.floored(decided.wants))
 
     async def sleep(self, pause: float) -> None:
         """Wait until the next turn is worth its commit, for so many seconds at most."""
-        await self.rest.sleep(pause, self._pending[0].seconds if self._pending else 0.0)
+        self._ready()
+        try:
+            await self.rest.sleep(pause, self._pending[0].seconds if self._pending else 0.0)
+        finally:
+            self._standby.stand_down()
+
+    def notified(self, sender: int) -> None:
+        """Somebody queued rows."""
+        sent = self._starving() and self._trust.trusted(self.clock()) and self._standby.send()
+        self.rest.notified(sender, served=sent)
+
+    def _ready(self) -> None:
+        """Prepare the claim that a hint will be followed by, when nothing but a hint is waited for."""
+        if self.claiming and not self.unsettled() and self.rest.expecting():
+            wants, total = self._plan(self._survey.remembered())
+            if wants:
+                self._standby.ready(self._store.ready_claim(self.supervisor_id, wants, total))
+
+    def _answered(self) -> None:
+        """What a hint has sent is answered. Where all is well the task begins from here; the duty need not wake up."""
+        arrived = self._standby.arrived()
+        if arrived is None:
+            self.rest.wake()
+            return
+        with suppress(LeaseLostError):
+            # Trust that has ended is not there in the next turn either.
+            self._take_in(arrived.answer, [], arrived.wants, arrived.total, arrived.seconds)
+        self.rest.served()
+
+    async def _collect(self, sent: Readied, at: float) -> None:
+        """Take in the answer to a claim that a hint has sent."""
+        try:
+            answer = await self._store.answer(sent)
+        except DatabaseError:
+            self.suspect_strays()
+            raise
+        self._take_in(answer, [], sent.wants, sent.total, self.clock() - at)
 
     def _starving(self) -> bool:
         return self._free() > 0 and not len(self._backlog)
@@ -240,10 +284,14 @@ class Exchange:
             if wants:
                 self.suspect_strays()
             raise
+        self._take_in(answer, verdicts, wants, total, self.clock() - started)
+
+    def _take_in(
+        self, answer: Exchanged, verdicts: list[Verdict], wants: list[Want], total: int, seconds: float
+    ) -> None:
         if not answer.lease_alive:
             raise LeaseLostError
         self._unsure = []
-        seconds = self.clock() - started
         # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
         trusted = self._trust.trusted(self.clock())
         if answer.claims and trusted:

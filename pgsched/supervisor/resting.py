@@ -68,13 +68,21 @@ class Rest:
         if self.starving():
             self._starved.set()
 
-    def notified(self, sender: int) -> None:
-        """Somebody queued rows. Meant for another supervisor, it says nothing that our own looks do not."""
+    def notified(self, sender: int, *, served: bool = False) -> None:
+        """Somebody queued rows. Meant for another supervisor, it says nothing that our own looks do not.
+
+        :param served: a claim is under way already; nobody needs to wake up for this hint.
+        """
         if self._wakeups.asked:
             now = self._clock()
             self._wakeups.hinted(sender, now)
             self._survey.woken(now)
-            self._wake.set()
+            if not served:
+                self._wake.set()
+
+    def served(self) -> None:
+        """What such a claim has brought is in the books; the scan that follows each claim will do a little later."""
+        asyncio.get_running_loop().call_later(PREFERENCE, self._wake.set)
 
     def found(self) -> None:
         """Rows were claimed."""
@@ -84,6 +92,10 @@ class Rest:
     def lost(self) -> None:
         """The database failed; what it was told may be forgotten."""
         self._wakeups.lost()
+
+    def expecting(self) -> bool:
+        """Whether nothing is to be done before a hint comes: then the groups that are known are where its rows are."""
+        return bool(self._wakeups.asked) and not self._survey.incomplete and self.starving()
 
     def preferring(self) -> bool:
         """Whether a claim was so lately that a scan would be in the way."""

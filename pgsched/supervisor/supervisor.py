@@ -206,7 +206,7 @@ class Supervisor:
                 watcher.hint()
                 watch.wake()
 
-            listener = Listener(store, on_queued=exchange.rest.notified, on_cancelled=on_cancelled)
+            listener = Listener(store, on_queued=exchange.notified, on_cancelled=on_cancelled)
             duties.append(Duty("listen", listener.turn, observer))
         if settings.prune_older_than is not None:
             duties.append(Duty("prune", Pruner(store, observer, older_than=settings.prune_older_than).turn, observer))

@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 EXCHANGE: Final = "unit/test_exchange.py"
+STANDBY: Final = "unit/test_standby.py"
 DEMAND: Final = "unit/test_demand.py"
 RESTART: Final = "unit/test_restart.py"
 PAYLOAD: Final = "unit/test_payload.py"
@@ -545,9 +546,68 @@ SUPERVISOR: Final = (
         f"{EXCHANGE}::test_a_settle_takes_no_more_than_a_batch",
     ),
     Mutant(
+        "standby-lock",
+        "supervisor/standby.py",
+        " or self._lock.locked()",
+        "",
+        STANDBY,
+    ),
+    Mutant(
+        "standby-twice",
+        "supervisor/standby.py",
+        "        if self._sent is None:\n            return None\n        answer",
+        "        answer",
+        STANDBY,
+    ),
+    Mutant("standby-lease", "supervisor/standby.py", "self._readied = self._sent = None", "pass", STANDBY),
+    Mutant(
+        "standby-collect",
+        "supervisor/standby.py",
+        "            if sent is not None:\n                await self._collect(*sent)\n",
+        "            pass\n",
+        STANDBY,
+    ),
+    Mutant(
+        "standby-trust",
+        "supervisor/exchange.py",
+        "sent = self._starving() and self._trust.trusted(self.clock()) and self._standby.send()",
+        "sent = self._starving() and self._standby.send()",
+        STANDBY,
+    ),
+    Mutant(
+        "standby-strays",
+        "supervisor/exchange.py",
+        "self._store.answer(sent)\n        except DatabaseError:\n            self.suspect_strays()\n",
+        "self._store.answer(sent)\n        except DatabaseError:\n",
+        STANDBY,
+    ),
+    Mutant("line-engaged", "store/line.py", " or pipeline.engaged:", ":", "store/test_standby.py"),
+    Mutant("line-locked", "store/line.py", " or self._lock.locked() or", " or", "store/test_standby.py"),
+    Mutant(
+        "line-leftover",
+        "store/line.py",
+        "if self._pipeline is not None and self._pipeline.engaged is not sent:",
+        "if False:",
+        "store/test_standby.py",
+    ),
+    Mutant(
+        "standby-alive",
+        "store/exchanging.py",
+        "        if not answer.lease_alive:\n            return None\n",
+        "",
+        "store/test_standby.py",
+    ),
+    Mutant(
+        "pipeline-leave",
+        "store/pipeline.py",
+        "            self._answer.leave()\n        await",
+        "            pass\n        await",
+        "store/test_standby.py",
+    ),
+    Mutant(
         "exchange-halted",
         "supervisor/exchange.py",
-        "            if self._halted:\n                return self._poll_interval\n",
+        "                if self._halted:\n                    return self._poll_interval\n",
         "",
         f"{EXCHANGE}::test_a_halted_exchange_begins_nothing_until_the_rest_is_settled",
     ),
@@ -689,7 +749,7 @@ STORE: Final = (
     Mutant(
         "pipeline-nul",
         "store/pipeline.py",
-        'if any(value is not None and b"\\0" in value for value in encoded):',
+        'if any(value is not None and b"\\0" in value for value in values):',
         "if False:",
         "store/test_pipeline.py",
     ),

@@ -11,7 +11,7 @@ from pgsched.model import Claim, Group, Outcome, Retry, Verdict, VerdictKind, Wa
 from pgsched.rules.demand import Durations
 from pgsched.rules.lease import Trust
 from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
-from pgsched.store.store import Exchanged
+from pgsched.store.store import Exchanged, Readied
 from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.exchange import BATCH, STRAYS_FOR, Exchange, LeaseLostError
@@ -44,6 +44,36 @@ class ScriptedStore:
         self.late: list[Claim] = []
         """Rows that are committed while the store is told whether to wake us, and of which nobody is told."""
         self.due_in = -1.0
+        self.sent: list[Readied] = []
+        self.free = True
+        self._then: Callable[[], None] = lambda: None
+        self._arrived: Exchanged | None = None
+
+    def ready_claim(self, supervisor_id: int, wants: list[Want], total: int) -> Readied:
+        return Readied(supervisor_id, wants, total, ("claim", []))
+
+    def send(self, readied: Readied, then: Callable[[], None]) -> bool:
+        if self.free:
+            self.sent.append(readied)
+            self._then = then
+        return self.free
+
+    def reply(self) -> None:
+        """The answer to what was sent comes in."""
+        if self.alive and not self.failures:
+            self._arrived = self._take(self.sent[-1].total)
+        self._then()
+
+    def arrived(self) -> Exchanged | None:
+        answer, self._arrived = self._arrived, None
+        return answer
+
+    async def answer(self, readied: Readied) -> Exchanged:
+        return await self.exchange(readied.supervisor_id, [], readied.wants, readied.total)
+
+    def _take(self, total: int) -> Exchanged:
+        taken, self.ready = self.ready[:total], self.ready[total:]
+        return Exchanged([], taken, 0, 0, self.alive)
 
     async def discover(self, task_types: Sequence[str], queues: Sequence[str] | None) -> list[Group]:
         self.calls.append(("discover",))
@@ -63,9 +93,8 @@ class ScriptedStore:
         if self.failures:
             self.failures -= 1
             raise DatabaseError("away")
-        taken, self.ready = self.ready[:total], self.ready[total:]
         settled = [v.claim.task_id not in self.fenced for v in verdicts]
-        return Exchanged(settled, taken if wants else [], 0, 0, self.alive)
+        return self._take(total if wants else 0)._replace(settled=settled)
 
     async def set_listening(self, supervisor_id: int, listening: bool) -> None:
         if self.failures:
