@@ -32,10 +32,11 @@ class Outbox:
         self._since = 0.0
         self.count = 0
 
-    def put(self, record: bytes, now: float) -> None:
+    def put(self, record: bytes, now: float, *, failed: bool = False) -> None:
         """Take a report; it is sent now if it is too long to wait, or others have waited for long.
 
         :param now: monotonic.
+        :param failed: somebody may want to know what it cost, be it found in memory.
         :raises OSError: the socket does not work any more.
         """
         end = self._end + len(record)
@@ -45,6 +46,8 @@ class Outbox:
             if end + records.END_MARK > len(self._memory):
                 wire.send_long(self._sock, records.encode_head(self._cpu_seconds()) + record)
                 return
+        if failed:
+            self._memory[: records.HEAD.size] = records.encode_head(self._cpu_seconds())
         # The mark first: until the record is whole, the parent finds the end, or a record whose check fails.
         self._memory[end : end + records.END_MARK] = records.NO_RECORD
         self._memory[self._end : end] = record

@@ -77,9 +77,13 @@ def decode_reports(frame: bytes) -> tuple[float, list[Report]]:
     return cpu_seconds, reports
 
 
-def salvage(memory: bytes) -> list[Report]:
-    """The whole reports in the memory that a worker shares, which it may be writing to: sent ones may be among them."""
-    return _records(memory)[0]
+def salvage(memory: bytes) -> tuple[float, list[Report]]:
+    """The same from the memory that a worker shares, which it may be writing to: sent ones may be among the whole ones.
+
+    The CPU seconds are those of the last failure, or of what was sent after it; what has returned asks for none.
+    """
+    _, cpu_seconds = HEAD.unpack_from(memory.ljust(HEAD.size, b"\0"))
+    return cpu_seconds if 0 <= cpu_seconds < math.inf else 0.0, _records(memory)[0]
 
 
 def _records(frame: bytes) -> tuple[list[Report], int]:

@@ -149,14 +149,14 @@ class Runner:
         return received
 
     def _report(self, run: wire.Run) -> None:
-        report, ended = self._attempt(run)
+        report, ended, failed = self._attempt(run)
         if os.getpid() != self._pid:
             # The task forked and its other half came back here as well: it must not answer in our name.
             os._exit(0)
-        self._outbox.put(report, ended)
+        self._outbox.put(report, ended, failed=failed)
 
-    def _attempt(self, run: wire.Run) -> tuple[bytes, float]:
-        """Make one attempt; return its report and when it ended, monotonic."""
+    def _attempt(self, run: wire.Run) -> tuple[bytes, float, bool]:
+        """Make one attempt; return its report, when it ended, monotonic, and whether it failed."""
         started = time.monotonic()
         sequence = run.sequence
         deadline = None if run.timeout == math.inf else started + run.timeout
@@ -184,7 +184,7 @@ class Runner:
         if self._recorder is not None:
             self._record(run.task_type, status, seconds, started - run.due)
         flags = records.WORN if self._max_memory is not None and self._is_worn(self._max_memory) else 0
-        return records.encode_report(sequence, code, flags, seconds, body), ended
+        return records.encode_report(sequence, code, flags, seconds, body), ended, code == records.RAISED
 
     def _call(self, run: wire.Run) -> str:
         """Call the function and return its result as JSON, empty for None."""

@@ -201,12 +201,13 @@ class Slot:
         if not self.sent or self.process is None:
             return []
         fresh: list[records.Report] = []
-        for report in records.salvage(self.process.page.outbox()):
+        cpu_seconds, reports = records.salvage(self.process.page.outbox())
+        for report in reports:
             # Others were sent before, or salvaged.
             if len(fresh) < len(self.sent) and report.sequence == self.sent[len(fresh)].sequence:
                 fresh.append(report)
         self._salvaged.update(report.sequence for report in fresh)
-        return self._end(fresh, self._cpu_before, now, self._output_from)
+        return self._end(fresh, cpu_seconds, now, self._output_from)
 
     def _end(self, reports: list[records.Report], cpu_seconds: float, now: float, output_before: int) -> list[Ended]:
         if not reports:

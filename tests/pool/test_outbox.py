@@ -33,7 +33,7 @@ class Bench(NamedTuple):
 
     def waiting(self) -> list[int]:
         """The numbers of those that the parent finds in the memory."""
-        return [report.sequence for report in records.salvage(bytes(self.memory))]
+        return [report.sequence for report in records.salvage(bytes(self.memory))[1]]
 
 
 @pytest.fixture
@@ -56,6 +56,11 @@ def test_reports_wait_for_others_but_not_for_long(bench: Bench) -> None:
     bench.outbox.put(report(3), 10.0 + 2 * HOLD)
     assert bench.arrived() == [[1, 2, 3]]
     assert bench.outbox.count == 0
+
+
+def test_what_a_failure_has_cost_is_found_with_it(bench: Bench) -> None:
+    bench.outbox.put(records.encode_report(1, records.RAISED, 0, 0.1, ""), 10.0, failed=True)
+    assert records.salvage(bytes(bench.memory))[0] == 0.5
 
 
 def test_not_too_many_travel_together(bench: Bench) -> None:

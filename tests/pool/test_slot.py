@@ -53,11 +53,11 @@ def test_reports_that_answer_no_run_are_refused_and_no_claim_leaves(slot: Slot, 
     assert sent(slot) == [11, 12]
 
 
-def leave(slot: Slot, *reports: records.Report) -> None:
+def leave(slot: Slot, *reports: records.Report, cpu_seconds: float = 0.0) -> None:
     """Put reports into the memory that the worker shares."""
     assert slot.process is not None
     encoded = [records.encode_report(r.sequence, r.code, r.flags, r.seconds, r.body) for r in reports]
-    memory = records.encode_head(0.0) + b"".join(encoded) + records.NO_RECORD
+    memory = records.encode_head(cpu_seconds) + b"".join(encoded) + records.NO_RECORD
     os.pwrite(slot.process.page.descriptor, memory, 4096)
 
 
@@ -67,6 +67,13 @@ def test_what_is_salvaged_is_known_when_it_comes_by_the_socket(slot: Slot) -> No
     assert slot.salvage(1.0) == []
     assert [ended[0].task_id for ended in slot.take_reports([returned(1), returned(2)], 0.0, 2.0, 0)] == [12]
     assert sent(slot) == []
+
+
+def test_a_failure_that_is_salvaged_has_its_cost(slot: Slot) -> None:
+    leave(slot, raised(1), cpu_seconds=0.75)
+    [(_, outcome)] = slot.salvage(1.0)
+    assert outcome.failure is not None
+    assert outcome.failure.cpu_seconds == 0.75
 
 
 def test_what_was_sent_before_is_not_salvaged(slot: Slot) -> None:
