@@ -185,6 +185,18 @@ class Pool:
         counts = Counter(slot.state for slot in self._workers.slots.values())
         return {str(state): counts[state] for state in SlotState}
 
+    def busy_seconds(self) -> dict[int, float]:
+        """For how long each slot has had tasks, since the start."""
+        now = time.monotonic()
+        return {
+            number: slot.meter.busy_seconds(now, at_work=slot.running is not None)
+            for number, slot in self._workers.slots.items()
+        }
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Processor time of the workers by task type, since the start; of tasks that have ended."""
+        return dict(self._workers.usage.cpu)
+
     def turn(self, now: float | None = None) -> float:
         """Converge: enforce limits, fill slots, collect what has ended. The pool does it by itself when it is due.
 

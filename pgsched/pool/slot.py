@@ -16,6 +16,7 @@ from pgsched.pool import deaths, records, wire
 from pgsched.pool.deaths import Death
 from pgsched.pool.process import Process
 from pgsched.pool.runner import SOFT_SIGNAL
+from pgsched.pool.usage import Meter, Usage
 from pgsched.rules.states import SLOT, SlotState, advance
 
 Ended = tuple[Claim, Outcome]
@@ -50,7 +51,7 @@ class Order(NamedTuple):
 class Slot:
     """One of the pool's places, numbered from 0."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, usage: Usage | None = None) -> None:
         self.number = number
         self.state = SlotState.EMPTY
         self.process: Process | None = None
@@ -87,8 +88,8 @@ class Slot:
         """Whether the worker's socket had no room; until it reports."""
         self._salvaged: set[int] = set()
         """Numbers of reports that were read from the worker's memory, and will come by the socket too."""
-        self._cpu_before = 0.0
         self._output_from = 0
+        self.meter = Meter(number, usage or Usage())
 
     @property
     def open(self) -> bool:
@@ -115,7 +116,6 @@ class Slot:
         self._salvaged.clear()
         self._unstage()
         self.full = False
-        self._cpu_before = 0.0
 
     def abandon(self) -> None:
         """The worker was never born."""
@@ -129,7 +129,7 @@ class Slot:
         self.state = advance(SLOT, self.state, SlotState.IDLE)
         self.ready = now
         self.kill_at = math.inf
-        self._cpu_before = cpu_seconds
+        self.meter.cpu_before = cpu_seconds
 
     def stage(self, claim: Claim, timeout: float, memory: int | None, now: float, brief: bool) -> None:
         """Put a task among those that the next flush sends.
@@ -147,6 +147,7 @@ class Slot:
             self.state = advance(SLOT, self.state, SlotState.BUSY)
             self._output_from = self._process.stream.total
         if len(self.sent) == 1:
+            self.meter.began(now)
             self._begin(now)
 
     @property
@@ -193,7 +194,7 @@ class Slot:
         if self._salvaged:
             self._salvaged.difference_update(report.sequence for report in reports)
         ended = self._end(fresh, cpu_seconds, now, output_before)
-        self._cpu_before = cpu_seconds
+        self.meter.reported(ended, cpu_seconds)
         return ended
 
     def salvage(self, now: float) -> list[Ended]:
@@ -226,6 +227,7 @@ class Slot:
             self._output_from = output_before
             self._begin(now)
         else:
+            self.meter.rested(now)
             self._rest()
         return list(zip(claims, outcomes, strict=True))
 
@@ -282,6 +284,8 @@ class Slot:
         ended: list[Ended] = []
         if self.sent:
             ended.append((self.sent[0].claim, self._crashed(process, death, now, out_of_memory)))
+            self.meter.reported(ended, death.cpu_seconds)
+            self.meter.rested(now)
             # More than one cannot be: they were taken from the socket by something that the task started.
             waiting = [*list(self.sent)[1:], *waiting]
         ended += [(sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in waiting]
@@ -319,7 +323,7 @@ class Slot:
             return Outcome(OutcomeKind.RETURNED, report.seconds, report.body or None, None, self.number, process.pid)
         failure = dataclasses.replace(
             records.decode_failure(report.body),
-            cpu_seconds=max(cpu_seconds - self._cpu_before, 0.0),
+            cpu_seconds=max(cpu_seconds - self.meter.cpu_before, 0.0),
             stderr=process.stream.tail(self._output_from),
         )
         kind = OutcomeKind.RAISED
@@ -338,7 +342,7 @@ class Slot:
         failure: Failure = deaths.failure(
             death,
             None if order is None else order.text,
-            cpu_before=self._cpu_before,
+            cpu_before=self.meter.cpu_before,
             out_of_memory=out_of_memory if order is None else order.kind is OutcomeKind.OVER_MEMORY,
             stderr=process.stream.tail(self._output_from),
             stack=None if order is None else process.page.stack(),

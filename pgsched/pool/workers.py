@@ -23,6 +23,7 @@ from pgsched.pool.retiring import retire
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.slot import Ended, Slot
 from pgsched.pool.stream import Sink
+from pgsched.pool.usage import Usage
 from pgsched.rules.states import SlotState
 
 FRAMES: Final = 64
@@ -49,7 +50,8 @@ class Workers:
         on_event: Callable[[str, dict[str, Any]], None],
         on_change: Callable[[], None],
     ) -> None:
-        self.slots = {number: Slot(number) for number in range(settings.processes)}
+        self.usage = Usage()
+        self.slots = {number: Slot(number, self.usage) for number in range(settings.processes)}
         self.idle: dict[int, Slot] = {}
         """Open slots whose worker would start a task at once."""
         self.busy: dict[int, Slot] = {}
@@ -155,7 +157,7 @@ class Workers:
         """Add empty slots, or close those that are too many."""
         self._size = processes
         for number in range(processes):
-            self.slots.setdefault(number, Slot(number))
+            self.slots.setdefault(number, Slot(number, self.usage))
         for slot in [slot for slot in self.slots.values() if slot.number >= processes]:
             if slot.state is SlotState.BOOTING:
                 self.kill(slot, reason)
