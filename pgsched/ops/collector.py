@@ -6,6 +6,7 @@ file, so that their number does not grow. Runs in a thread of the parent, never 
 """
 
 import contextlib
+import math
 import os
 import re
 import stat
@@ -28,6 +29,9 @@ _NAME = re.compile(
 )
 ENDED = "ended"
 """Identity of the file that takes over the counts of processes that are gone."""
+
+OURS = "pgsched_"
+"""What our own gauges' names begin with."""
 
 RACES = 3
 """How often one scrape may meet a file that disappears while it is read."""
@@ -58,11 +62,11 @@ class DirectoryCollector(Collector):
             files = self._files()
             for _ in range(RACES):
                 try:
-                    return _merge(files)
+                    return _known(_merge(files))
                 except Exception:
                     # One is broken, or a new worker has just removed its predecessor's gauges.
                     files = [path for path in files if self._readable(path)]
-            return _merge(files)
+            return _known(_merge(files))
 
     def tidy(self) -> None:
         """Add up the files of processes that are gone."""
@@ -148,6 +152,14 @@ def _extent(path: str) -> tuple[int, int]:
 def _merge(paths: list[str]) -> list[Metric]:
     merge: Any = MultiProcessCollector.merge
     return list(merge(paths))
+
+
+def _known(metrics: list[Metric]) -> list[Metric]:
+    """Without our own gauges that are unknown now, which are NaN in the files: nothing can be taken out of those."""
+    for metric in metrics:
+        if metric.type == "gauge" and metric.name.startswith(OURS):
+            metric.samples = [sample for sample in metric.samples if not math.isnan(sample.value)]
+    return [metric for metric in metrics if metric.samples]
 
 
 def _add_up(source: str, target: str) -> None:

@@ -8,6 +8,7 @@ rows of ``pgsched_failures``, whoever was killed in between. The histograms of s
 Import it only after ``make_directory``. Runs in the parent's loop; nothing here blocks.
 """
 
+import math
 import time
 from collections import Counter as Count
 from collections.abc import Iterable, Sequence
@@ -23,9 +24,9 @@ from pgsched.ops.recorder import Recorder, recorder_path
 IDENTITY = "supervisor"
 UNKNOWN = "(unknown)"
 """Label for task types that no module of ours registers: rows may hold any number of them."""
-OTHER = "(other)"
-MOST_QUEUES = 200
-"""Queues with a series of their own; rows may name any number of them."""
+REPLACED = ("crashed", "idle", "boot", "boot_timeout", "protocol", "timed_out", "over_memory")
+"""Why workers are replaced that somebody should know of."""
+FAILED = ("raised", "crashed", "timed_out", "over_memory", "lost")
 
 QUICK = (0.00025, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Bucket bounds in seconds for statements: narrow where a batch's round trip lies, so that its median can be read."""
@@ -49,6 +50,7 @@ class _Children(dict[tuple[str, ...], Child], Generic[Child]):
     def __init__(self, metric: Child) -> None:
         super().__init__()
         self._metric: Child = metric
+        self.labelled = bool(metric._labelnames)
 
     def __missing__(self, labels: tuple[str, ...]) -> Child:
         child: Child = self._metric.labels(*labels) if labels else self._metric
@@ -71,7 +73,7 @@ class Metrics:
         self._directory = directory
         self._recorder = Recorder(recorder_path(directory, IDENTITY))
         self._known: set[str] = set()
-        self._queues: set[str] = set()
+        self._reached: dict[tuple[str, ...], float] = {}
         self._define_counters()
         self._define_gauges()
         self._claim_seconds = Histogram(
@@ -108,9 +110,22 @@ class Metrics:
             "outcome",
         )
         self._restarts = _counter("pgsched_worker_restarts_total", "Workers that were replaced.", "reason")
+        for reason in REPLACED:
+            # A counter that begins with 1 has not risen, for whoever watches it.
+            self._restarts[reason,]
         self._fenced = _counter("pgsched_fenced_total", "Verdicts that were too late and changed no row.")[()]
         self._reaped = _counter("pgsched_reaped_total", "Claims taken over from dead supervisors.")[()]
         self._outages = _counter("pgsched_database_outages_total", "Times that the database went away.")[()]
+        self._late = _counter("pgsched_late_renewals_total", "Renewals that came when the next one was due.")[()]
+        self._leases_lost = _counter("pgsched_leases_lost_total", "Leases that ran out, with all claims held.")[()]
+        self._totals = {
+            "slot_busy_seconds": _counter(
+                "pgsched_slot_busy_seconds_total", "Time in which a slot's worker had a task.", "slot"
+            ),
+            "task_cpu_seconds": _counter(
+                "pgsched_task_cpu_seconds_total", "Processor time of workers, by the task that they ran.", "task_type"
+            ),
+        }
 
     def _define_gauges(self) -> None:
         self._gauges = {
@@ -118,17 +133,34 @@ class Metrics:
             "held": _gauge("pgsched_held_claims", "Claims that the supervisor holds, running ones included."),
             "backlog": _gauge("pgsched_backlog", "Claimed tasks that wait in the supervisor for a slot."),
             "slots": _gauge("pgsched_slots", "Slots by state.", "state"),
+            "lease_seconds": _gauge("pgsched_lease_seconds", "Length of the supervisor's lease."),
             "lease_remaining_seconds": _gauge(
                 "pgsched_lease_remaining_seconds", "How long the supervisor may still trust its lease."
             ),
             "queue_depth": _gauge("pgsched_queue_depth", "Tasks in the table, all supervisors'.", "queue", "state"),
+            "due_tasks": _gauge("pgsched_due_tasks", "Tasks in the table that could run now, by type.", "task_type"),
             "oldest_due_seconds": _gauge(
                 "pgsched_oldest_due_seconds", "How long the oldest due task of a queue has been due.", "queue"
             ),
             "reaper_last_success_timestamp_seconds": _gauge(
                 "pgsched_reaper_last_success_timestamp_seconds", "When the reaper last finished a turn, Unix time."
             ),
+            "oldest_snapshot_seconds": _gauge(
+                "pgsched_oldest_snapshot_seconds", "How long somebody has kept dead rows from being removed."
+            ),
+            "oldest_snapshot_transactions": _gauge(
+                "pgsched_oldest_snapshot_transactions", "Over how many transactions somebody has done so."
+            ),
+            "table_rows": _gauge("pgsched_table_rows", "Live rows, as the server's statistics have it.", "table"),
+            "table_dead_rows": _gauge("pgsched_table_dead_rows", "Dead rows, likewise.", "table"),
+            "table_bytes": _gauge(
+                "pgsched_table_bytes", "Size with indexes, as of the last VACUUM or ANALYZE.", "table"
+            ),
         }
+        for gauge in self._gauges.values():
+            if not gauge.labelled:
+                # prometheus_client shows 0 from the start on.
+                gauge[()].set(math.nan)
         self.sampled("active", 0)
 
     def close(self) -> None:
@@ -145,6 +177,8 @@ class Metrics:
             self._claimed[task_type,]
             for verdict in VerdictKind:
                 self._settled[task_type, verdict]
+            for outcome in FAILED:
+                self._failures[task_type, outcome]
 
     def claimed(self, claims: Sequence[Claim], *, skipped: int, failed: int, seconds: float) -> None:
         """One claim statement answered: rows taken, advisory locks refused, attempts that failed."""
@@ -205,23 +239,27 @@ class Metrics:
         """The database went away; to be called once an outage."""
         self._outages.inc()
 
+    def renewal_late(self) -> None:
+        """A renewal was confirmed so late that the next one was due."""
+        self._late.inc()
+
+    def lease_lost(self) -> None:
+        """The lease has run out."""
+        self._leases_lost.inc()
+
     def sampled(self, name: str, value: float, **labels: str) -> None:
-        """A gauge's new value; a name that has no gauge is ignored."""
-        gauge = self._gauges.get(name)
-        if gauge is not None:
-            if "queue" in labels:
-                labels["queue"] = self._queue(labels["queue"])
-            gauge[tuple(labels.values())].set(value)
+        """A gauge's new value, NaN if it is unknown now, or what a total has come to; any other name is ignored."""
+        if name in self._gauges:
+            self._gauges[name][tuple(labels.values())].set(value)
+        elif name in self._totals:
+            key = name, *labels.values()
+            if name == "task_cpu_seconds":
+                labels["task_type"] = self._type(labels["task_type"])
+            self._totals[name][tuple(labels.values())].inc(max(value - self._reached.get(key, 0.0), 0.0))
+            self._reached[key] = max(value, self._reached.get(key, 0.0))
 
     def _type(self, task_type: str) -> str:
         return task_type if task_type in self._known else UNKNOWN
-
-    def _queue(self, queue: str) -> str:
-        if queue not in self._queues:
-            if len(self._queues) >= MOST_QUEUES:
-                return OTHER
-            self._queues.add(queue)
-        return queue
 
 
 def _counter(name: str, text: str, *labels: str) -> _Children[Counter]:

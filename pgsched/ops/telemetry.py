@@ -134,8 +134,14 @@ class Telemetry:
         emit(name, level, **fields)
         if name == "state":
             self._entered(fields["state"])
-        elif name == "pool_started" and self._metrics is not None:
+        elif self._metrics is None:
+            return
+        elif name == "pool_started":
             self._metrics.know(fields["task_types"])
+        elif name == "renewal_late":
+            self._metrics.renewal_late()
+        elif name == "lease_lost":
+            self._metrics.lease_lost()
 
     def ready(self) -> None:
         """The supervisor has a lease: it works from here on."""

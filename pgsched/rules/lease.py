@@ -40,6 +40,10 @@ class Trust:
         """When the next renewal should begin: a third of the lease after the last one began."""
         return self._started + self._interval
 
+    def is_late(self, now: float) -> bool:
+        """Whether a renewal that is confirmed only now is late: so long after it was due that the next one is, too."""
+        return now >= self._started + 2 * self._interval
+
     def trusted(self, now: float) -> bool:
         """Whether the claims are still ours beyond doubt."""
         return now < self.expires_at

@@ -21,7 +21,7 @@ from pgsched.store.pipeline import Statement
 from pgsched.store.redaction import one_line
 from pgsched.store.schema import require_async
 
-__all__ = ["Depth", "Exchanged", "Hint", "Readied", "Store"]
+__all__ = ["Burden", "Depth", "Depths", "Exchanged", "Hint", "Readied", "Store", "TableSize"]
 
 
 class Depth(NamedTuple):
@@ -33,6 +33,35 @@ class Depth(NamedTuple):
     processing: int
     oldest_due: float
     """Seconds that the oldest due row has waited; 0 when none is due."""
+
+
+class Depths(NamedTuple):
+    """How much there is in the table."""
+
+    queues: list[Depth]
+    due: dict[str, int]
+    """Due rows by task type, each counted up to 100,000; only types of which there are queued rows."""
+
+
+class TableSize(NamedTuple):
+    """What the statistics and the catalogue say of a table of ours, all its partitions together."""
+
+    table: str
+    rows: int | None
+    """Live ones. None: the server does not count."""
+    dead_rows: int | None
+    bytes: int
+    """With indexes, as of the last VACUUM or ANALYZE."""
+
+
+class Burden(NamedTuple):
+    """What makes the database slower than it need be."""
+
+    oldest_seconds: float | None
+    """For how long somebody has kept dead rows from being removed; None: the role may not see that."""
+    oldest_transactions: int
+    """Over how many transactions."""
+    tables: list[TableSize]
 
 
 class Store:
@@ -196,9 +225,18 @@ class Store:
             await self._ask(self._work, "release_strays", supervisor_id, *_columns(claimed))
         return claims_of(row[:-1] for row in strays if row[-1])
 
-    async def depth(self) -> list[Depth]:
-        """How much there is in each queue, counted now or a few seconds ago, by whatever supervisor."""
-        return [Depth(*row) for row in await self._ask(self._upkeep, "depth")]
+    async def depth(self) -> Depths:
+        """How much there is in each queue, and due of each type, counted now or of late, by whatever supervisor."""
+        rows = await self._ask(self._upkeep, "depth")
+        return Depths(
+            [Depth(*row[:4]) for row in rows if row[0] is not None],
+            {row[4]: row[5] for row in rows if row[0] is None},
+        )
+
+    async def burden(self) -> Burden:
+        """Who holds back vacuum for how long, and how large the tables are; from statistics and catalogue alone."""
+        [oldest], tables = await self._run(self._upkeep, ("oldest_snapshot", ()), ("table_sizes", ()))
+        return Burden(oldest[0], oldest[1], [TableSize(*row) for row in tables])
 
     async def make_range(self, width: float, ahead: float) -> str | None:
         """Make the next of the ranges, so many seconds wide, that ended tasks will stand in; return its name.

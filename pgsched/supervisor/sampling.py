@@ -1,60 +1,168 @@
-"""Samples what changes slowly: queue depths, slot states, how much of the lease is left. Also prunes on a timer."""
+"""Samples what changes slowly: the supervisor's books, the queues, what burdens the database. Also prunes on a timer.
+
+The samplers work from the start to the end of the service, whatever becomes of leases. What cannot be read is unknown,
+and told as NaN: a figure that has stopped to move would pass for a true one.
+"""
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 from pgsched.errors import DatabaseError
+from pgsched.pool.pool import Pool
 from pgsched.rules.lease import Trust
 from pgsched.rules.retention import AHEAD, range_width
 from pgsched.store.store import Store
 from pgsched.supervisor.clock import lease_clock
+from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.observer import Observer
 
+OWN_INTERVAL = 1.0
+"""Seconds between samples of what the supervisor itself knows."""
 INTERVAL = 5.0
-"""Seconds between samples."""
+"""Seconds between samples of the queues."""
+BURDEN_INTERVAL = 30.0
+"""Seconds between samples of what moves by the minute."""
 PRUNE_INTERVAL = 60.0
 """Seconds between prunings."""
 PRUNE_BATCH = 1000
+MOST_NAMES = 200
+"""Queues, and task types, with a series of their own; rows may name any number of them."""
+OTHER = "(other)"
 
 
-class Sampler:
-    """One turn takes one sample."""
+class Books:
+    """Samples what the supervisor itself knows.
+
+    :param gauges: by name.
+    """
 
     def __init__(
         self,
-        store: Store,
         trust: Trust,
         observer: Observer,
+        pool: Pool,
         *,
-        local: Callable[[], Mapping[str, float]],
-        slots: Callable[[], Mapping[str, int]],
+        lease: float,
+        gauges: Callable[[], Mapping[str, float]],
     ) -> None:
-        self._store = store
         self._trust = trust
         self._observer = observer
-        self._local = local
-        self._slots = slots
-        self._queues: set[str] = set()
+        self._pool = pool
+        self._lease = lease
+        self._gauges = gauges
 
     async def turn(self) -> float:
-        """Report the gauges; return the interval."""
+        """Report them; return the interval."""
         report = self._observer.sampled
-        for name, value in self._local().items():
+        for name, value in self._gauges().items():
             report(name, value)
-        for state, count in self._slots().items():
+        for state, count in self._pool.slots().items():
             report("slots", count, state=state)
+        for slot, seconds in self._pool.busy_seconds().items():
+            report("slot_busy_seconds", seconds, slot=str(slot))
+        for task_type, seconds in self._pool.cpu_seconds().items():
+            report("task_cpu_seconds", seconds, task_type=task_type)
+        report("lease_seconds", self._lease)
         report("lease_remaining_seconds", max(self._trust.expires_at - lease_clock(), 0.0))
-        depths = {
-            depth.queue: (depth.queued, depth.processing, depth.oldest_due) for depth in await self._store.depth()
-        }
-        self._queues |= depths.keys()
-        for queue in self._queues:
-            # A queue that has run empty is in no row any more, and must not keep its last figures.
-            queued, processing, oldest_due = depths.get(queue, (0, 0, 0.0))
-            report("queue_depth", queued, queue=queue, state="queued")
-            report("queue_depth", processing, queue=queue, state="processing")
-            report("oldest_due_seconds", oldest_due, queue=queue)
+        return OWN_INTERVAL
+
+
+class Bounded:
+    """Names from rows, of which so many get a series of their own; the rest shares one."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def group(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """The names by series; a series that had names before and has none now is there all the same."""
+        groups: dict[str, list[str]] = {name: [] for name in self.names}
+        for name in names:
+            series = name if name in groups or len(groups) < MOST_NAMES else OTHER
+            groups.setdefault(series, []).append(name)
+        self.names.update(dict.fromkeys(groups))
+        return groups
+
+
+class Sampler:
+    """Samples how much there is to do."""
+
+    def __init__(self, store: Store, observer: Observer) -> None:
+        self._store = store
+        self._observer = observer
+        self._queues = Bounded()
+        self._types = Bounded()
+
+    async def turn(self) -> float:
+        """Report how much there is in each queue and due of each type; return the interval.
+
+        :raises DatabaseError: nobody knows.
+        """
+        report = self._observer.sampled
+        try:
+            depths = await self._store.depth()
+        except DatabaseError:
+            for queue in self._queues.names:
+                report("queue_depth", math.nan, queue=queue, state="queued")
+                report("queue_depth", math.nan, queue=queue, state="processing")
+                report("oldest_due_seconds", math.nan, queue=queue)
+            for task_type in self._types.names:
+                report("due_tasks", math.nan, task_type=task_type)
+            raise
+        # A queue that has run empty is in no row any more, and must not keep its last figures.
+        queues = {depth.queue: depth for depth in depths.queues}
+        for series, names in self._queues.group(queues).items():
+            members = [queues[name] for name in names]
+            report("queue_depth", sum(member.queued for member in members), queue=series, state="queued")
+            report("queue_depth", sum(member.processing for member in members), queue=series, state="processing")
+            report("oldest_due_seconds", max((member.oldest_due for member in members), default=0.0), queue=series)
+        for series, names in self._types.group(depths.due).items():
+            report("due_tasks", sum(depths.due[name] for name in names), task_type=series)
         return INTERVAL
+
+
+class BurdenSampler:
+    """Samples what makes the database slower than it need be."""
+
+    def __init__(self, store: Store, observer: Observer) -> None:
+        self._store = store
+        self._observer = observer
+        self._tables: set[str] = set()
+
+    async def turn(self) -> float:
+        """Report it; return the interval.
+
+        :raises DatabaseError: nobody knows.
+        """
+        report = self._observer.sampled
+        try:
+            burden = await self._store.burden()
+        except DatabaseError:
+            for name in ("oldest_snapshot_seconds", "oldest_snapshot_transactions"):
+                report(name, math.nan)
+            for table in self._tables:
+                for name in ("table_rows", "table_dead_rows", "table_bytes"):
+                    report(name, math.nan, table=table)
+            raise
+        report("oldest_snapshot_seconds", _known(burden.oldest_seconds))
+        report("oldest_snapshot_transactions", burden.oldest_transactions)
+        for size in burden.tables:
+            self._tables.add(size.table)
+            report("table_rows", _known(size.rows), table=size.table)
+            report("table_dead_rows", _known(size.dead_rows), table=size.table)
+            report("table_bytes", size.bytes, table=size.table)
+        return BURDEN_INTERVAL
+
+
+def samplers(books: Books, store: Store, observer: Observer) -> list[Duty]:
+    """All of them, as duties."""
+    turns = {"books": books.turn, "sample": Sampler(store, observer).turn}
+    turns["burden"] = BurdenSampler(store, observer).turn
+    return [Duty(name, turn, observer) for name, turn in turns.items()]
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 class Pruner:

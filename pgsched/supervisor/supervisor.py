@@ -31,7 +31,7 @@ from pgsched.supervisor.identity import identify
 from pgsched.supervisor.listening import Listener
 from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.reaping import Reaper
-from pgsched.supervisor.sampling import Pruner, Sampler
+from pgsched.supervisor.sampling import Books, Pruner, samplers
 from pgsched.supervisor.tenure import Expiry, Renewal, race
 from pgsched.supervisor.watching import Watcher
 
@@ -94,7 +94,9 @@ class Supervisor:
             await race(self._start(), self._stop_asked.wait())
             if not self._stop_asked.is_set():
                 self._become(SupervisorState.RUNNING)
-                await race(self._serve(), self._tend_pool(), self._drain_when_asked())
+                # Whatever becomes of leases: figures are wanted most while there is none.
+                sampling = [duty.run() for duty in self._samplers()]
+                await race(self._serve(), self._tend_pool(), self._drain_when_asked(), *sampling)
         finally:
             await self._finish()
         return ExitCode.FORCED if self._force_asked.is_set() else ExitCode.OK
@@ -190,15 +192,13 @@ class Supervisor:
             interval=settings.reap_interval,
             on_outcome=self._conclude,
         )
-        renewal = Renewal(store, self._trust, supervisor_id=supervisor_id, lease=settings.lease)
-        sampler = Sampler(store, self._trust, observer, local=self._gauges, slots=self._pool.slots)
+        renewal = self._renewal(supervisor_id)
         duties = [
             Duty("exchange", exchange.turn, observer, sleep=exchange.sleep),
             Duty("renewal", renewal.turn, observer),
             Duty("expiry", Expiry(self._trust).turn, observer),
             Duty("reap", reaper.turn, observer),
             watch,
-            Duty("sample", sampler.turn, observer),
         ]
         if self._listens:
 
@@ -211,6 +211,10 @@ class Supervisor:
         if settings.prune_older_than is not None:
             duties.append(Duty("prune", Pruner(store, observer, older_than=settings.prune_older_than).turn, observer))
         return duties
+
+    def _renewal(self, supervisor_id: int) -> Renewal:
+        lease = self.settings.lease
+        return Renewal(self._store, self._trust, self._observer, supervisor_id=supervisor_id, lease=lease)
 
     async def _void(self, exchange: Exchange, supervisor_id: int) -> None:
         """The lease is gone, and with it every claim: stop the workers, write nothing."""
@@ -271,9 +275,10 @@ class Supervisor:
             self._become(SupervisorState.STOPPING)
         exchange = self._exchange
         if exchange is not None and exchange.supervisor_id:
-            renewal = Renewal(self._store, self._trust, supervisor_id=exchange.supervisor_id, lease=self.settings.lease)
             # Killing workers may take longer than a short lease.
-            renewing = asyncio.create_task(Duty("renewal", renewal.turn, self._observer).run())
+            renewing = asyncio.create_task(
+                Duty("renewal", self._renewal(exchange.supervisor_id).turn, self._observer).run()
+            )
             await self._pool.stop()
             self._give_back_waiting()
             await race(self._say_last_words(exchange), self._overdue())
@@ -331,6 +336,11 @@ class Supervisor:
     def _fed(self) -> None:
         if self._exchange is not None:
             self._exchange.rest.fed()
+
+    def _samplers(self) -> list[Duty]:
+        lease = self.settings.lease
+        books = Books(self._trust, self._observer, self._pool, lease=lease, gauges=self._gauges)
+        return samplers(books, self._store, self._observer)
 
     def _gauges(self) -> dict[str, float]:
         return {"held": len(self._holdings), "backlog": len(self._backlog), "active": len(self._pool.running())}

@@ -4,6 +4,7 @@ All duties that touch the database live inside a tenure, so that losing the leas
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,14 +12,16 @@ from pgsched.rules.lease import Trust
 from pgsched.store.store import Store
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.exchange import LeaseLostError
+from pgsched.supervisor.observer import Observer
 
 
 class Renewal:
     """Renews the lease every third of its length."""
 
-    def __init__(self, store: Store, trust: Trust, *, supervisor_id: int, lease: float) -> None:
+    def __init__(self, store: Store, trust: Trust, observer: Observer, *, supervisor_id: int, lease: float) -> None:
         self._store = store
         self._trust = trust
+        self._observer = observer
         self._supervisor_id = supervisor_id
         self._lease = lease
 
@@ -30,6 +33,10 @@ class Renewal:
         started = lease_clock()
         if not await self._store.renew(self._supervisor_id, self._lease):
             raise LeaseLostError
+        ended = lease_clock()
+        if self._trust.is_late(ended):
+            left = self._trust.expires_at - ended
+            self._observer.event("renewal_late", logging.WARNING, seconds=ended - started, left=left)
         self._trust.renewed(started)
         return max(self._trust.renew_due(lease_clock()), 0.0)
 

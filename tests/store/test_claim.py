@@ -114,7 +114,7 @@ async def test_infinite_and_ancient_times_do_no_harm(dsn: str, table: Table) -> 
         assert await me.settle(*map(released, claims)) == [True, True]
         floors = [Want(c.task_type, "default", 0, 9, c.run_at, c.task_id) for c in claims]
         assert len(await me.claim(*floors)) == 2
-        assert [depth.queued for depth in await me.store.depth()] == [1]
+        assert [depth.queued for depth in (await me.store.depth()).queues] == [1]
 
 
 async def test_discover_finds_each_group_once_with_its_oldest_row(dsn: str, table: Table) -> None:
@@ -260,10 +260,21 @@ async def test_depth_counts_by_queue(dsn: str, table: Table) -> None:
     table.insert(4, queue="q", run_at="now() + interval '1 minute'")
     async with supervisor(dsn) as me:
         assert await me.claim(total=1)
-        default, q = await me.store.depth()
+        default, q = (await me.store.depth()).queues
     assert (default.queue, default.queued, default.processing) == ("default", 4, 1)
     assert 120 <= default.oldest_due < 130
     assert q == ("q", 4, 0, 0.0)
+
+
+async def test_depth_counts_what_is_due_by_type(dsn: str, table: Table) -> None:
+    table.insert(3)
+    table.insert(2, queue="q", priority=4)
+    table.insert(4, run_at="now() + interval '1 minute'")
+    table.insert(2, task_type="b", run_at="now() + interval '1 minute'")
+    async with supervisor(dsn) as me, supervisor(dsn) as other:
+        assert await me.claim(total=1)
+        assert (await me.store.depth()).due == {"a": 4, "b": 0}
+        assert (await other.store.depth()).due == {"a": 4, "b": 0}
 
 
 COUNTED = " WHERE depths IS NOT NULL"
@@ -271,23 +282,23 @@ COUNTED = " WHERE depths IS NOT NULL"
 
 async def test_supervisors_count_the_depth_for_each_other(dsn: str, table: Table) -> None:
     async with supervisor(dsn) as me, supervisor(dsn) as other:
-        assert await me.store.depth() == []
+        assert (await me.store.depth()).queues == []
         table.sql("UPDATE pgsched_supervisors SET depths_at = depths_at - interval '2.6 seconds'")
         table.insert(3, queue='q "x"')
-        counted = await me.store.depth()
+        counted = (await me.store.depth()).queues
         assert [depth[:3] for depth in counted] == [('q "x"', 3, 0)]
         table.insert()
-        assert await other.store.depth() == counted
+        assert (await other.store.depth()).queues == counted
         table.sql("UPDATE pgsched_supervisors SET depths_at = depths_at - interval '2.6 seconds'")
-        assert len(await other.store.depth()) == 2
+        assert len((await other.store.depth()).queues) == 2
         # What took long is not repeated so soon.
         table.sql(
             "UPDATE pgsched_supervisors SET depths_at = now() - interval '9 seconds', depths_took = '100 ms'" + COUNTED
         )
         table.insert(queue="third")
-        assert len(await me.store.depth()) == 2
+        assert len((await me.store.depth()).queues) == 2
         table.sql("UPDATE pgsched_supervisors SET depths_at = now() - interval '11 seconds'" + COUNTED)
-        assert len(await me.store.depth()) == 3
+        assert len((await me.store.depth()).queues) == 3
 
 
 async def test_a_depth_that_cannot_be_left_to_others_is_told_all_the_same(
@@ -297,6 +308,6 @@ async def test_a_depth_that_cannot_be_left_to_others_is_told_all_the_same(
     async with supervisor(dsn) as me:
         other = connect(autocommit=False)
         other.execute("SELECT FROM pgsched_supervisors FOR UPDATE")
-        assert [depth.queued for depth in await me.store.depth()] == [3]
+        assert [depth.queued for depth in (await me.store.depth()).queues] == [3]
         other.rollback()
         assert table.sql("SELECT depths FROM pgsched_supervisors") == [(None,)]

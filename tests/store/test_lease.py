@@ -255,7 +255,7 @@ async def test_the_rights_that_check_asks_for_are_all_that_a_supervisor_needs(
             assert await me.store.drop_range(86400)
             assert await me.store.prune_failures(-1, 10, 0) is None
             await me.store.set_listening(me.id, True)
-            assert await me.store.depth() != []
+            assert (await me.store.depth()).queues != []
             assert await me.store.renew(me.id, 60)
             await me.store.expire([me.id])
             await me.store.deregister(me.id)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.command import Command
+from tests.proxy import Proxy
 from tests.scraped import Scraped
 from tests.support import ROOT, Server, eventually
 from tests.system.conftest import CommandLine
@@ -120,6 +121,7 @@ def test_f80_totals_equal_the_table(
     counted = {
         f"{sample.labels['task_type']} {sample.labels['outcome']}": sample.value
         for sample in scraped.families["pgsched_failures"].samples
+        if sample.value
     }
     assert counted == failures
     assert scraped.total("pgsched_claimed_total") == 900 + 2 * (40 + 20 + 4)
@@ -130,6 +132,33 @@ def test_f80_totals_equal_the_table(
     assert scraped.value("parcels_sent_total") == 900
     assert scraped.value("pgsched_worker_restarts_total", reason="crashed") == 40
     assert scraped.total("pgsched_slots") == 4
+    # These are sampled.
+    for task_type in ("good", "bad", "deadly", "slow"):
+        eventually(lambda: scrape(command).value("pgsched_task_cpu_seconds_total", task_type=task_type), task_type)  # noqa: B023
+    eventually(lambda: scrape(command).total("pgsched_slot_busy_seconds_total") > 4 * 0.2)
+
+
+def test_a_supervisor_that_is_cut_off_tells_nothing_of_the_table_and_no_lease(
+    server: Server, dsn: str, pgsched_cli: CommandLine, enqueue: Callable[..., None], proxy: Proxy
+) -> None:
+    enqueue()
+    server.sql("INSERT INTO scheduled_tasks (task_type, payload, run_at) VALUES ('nobody', '{}', now())", dsn=dsn)
+    options = ("--processes", "1", "--lease", "2", "--db-timeout", "1")
+    command = pgsched_cli("run", "metered:app", *options, environment={"PGSCHED_DSN": proxy.dsn})
+    of_the_table = ["queue_depth", "oldest_due_seconds", "due_tasks", "oldest_snapshot_transactions", "table_dead_rows"]
+
+    def told() -> tuple[list[str], bool]:
+        scraped = scrape(command)
+        names = [name for name in of_the_table if f"pgsched_{name}" in scraped.families]
+        return names, bool(scraped.value("pgsched_lease_remaining_seconds"))
+
+    eventually(lambda: told() == (of_the_table, True), timeout=30, every=0.1)
+    proxy.refuse()
+    # What moves by the minute is asked by the minute.
+    eventually(lambda: told() == (of_the_table[3:], False), timeout=30, every=0.1)
+    assert scrape(command).value("pgsched_leases_lost_total") == 1
+    proxy.pass_on()
+    eventually(lambda: told() == (of_the_table, True), timeout=30, every=0.1)
 
 
 def test_f80_a_port_in_use_is_one_line_and_port_0_is_any(

@@ -1,6 +1,7 @@
 """The supervisor's metrics: what each event counts, under which names, and what it costs."""
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pgsched.ops import exposition
 from pgsched.ops.collector import DirectoryCollector
 from pgsched.ops.directory import make_directory
 from pgsched.ops.exposition import Exposition
-from pgsched.ops.metrics import MOST_QUEUES, Metrics
+from pgsched.ops.metrics import Metrics
 from tests.scraped import Scraped
 from tests.support import ROOT
 
@@ -173,6 +174,38 @@ def test_gauges_show_one_series_without_a_process_label(metrics: Metrics, direct
     assert "pid=" not in scraped.text
 
 
+def test_a_gauge_that_is_unknown_is_in_no_scrape(metrics: Metrics, directory: Path) -> None:
+    assert "pgsched_reaper_last_success_timestamp_seconds" not in Scraped.from_directory(directory).families
+    metrics.sampled("oldest_due_seconds", 3, queue="a")
+    metrics.sampled("oldest_due_seconds", 4, queue="b")
+    metrics.sampled("oldest_due_seconds", math.nan, queue="a")
+    metrics.sampled("oldest_snapshot_seconds", 5)
+    scraped = Scraped.from_directory(directory)
+    assert [sample.labels for sample in scraped.families["pgsched_oldest_due_seconds"].samples] == [{"queue": "b"}]
+    assert scraped.value("pgsched_oldest_snapshot_seconds") == 5
+    metrics.sampled("oldest_snapshot_seconds", math.nan)
+    metrics.sampled("oldest_due_seconds", 6, queue="a")
+    scraped = Scraped.from_directory(directory)
+    assert scraped.value("pgsched_oldest_due_seconds", queue="a") == 6
+    assert "pgsched_oldest_snapshot_seconds" not in scraped.families
+
+
+def test_a_total_never_falls(metrics: Metrics, directory: Path) -> None:
+    for seconds in (2.0, 5.0, 4.5, 5.5):
+        metrics.sampled("slot_busy_seconds", seconds, slot="0")
+        metrics.sampled("slot_busy_seconds", seconds / 2, slot="1")
+    scraped = Scraped.from_directory(directory)
+    assert scraped.value("pgsched_slot_busy_seconds_total", slot="0") == 5.5
+    assert scraped.value("pgsched_slot_busy_seconds_total", slot="1") == 2.75
+
+
+def test_a_restart_that_matters_has_a_series_from_the_start(metrics: Metrics, directory: Path) -> None:
+    """Who counts the increase of a counter does not see one that appears with 1."""
+    scraped = Scraped.from_directory(directory)
+    assert scraped.value("pgsched_worker_restarts_total", reason="crashed") == 0
+    assert scraped.value("pgsched_failures_total", task_type="mail", outcome="lost") == 0
+
+
 def test_what_happens_now_and_then(metrics: Metrics, directory: Path) -> None:
     before = time.time()
     metrics.reaped([])
@@ -180,22 +213,27 @@ def test_what_happens_now_and_then(metrics: Metrics, directory: Path) -> None:
     metrics.restarted("crashed")
     metrics.restarted("crashed")
     metrics.database_lost()
+    metrics.renewal_late()
+    metrics.lease_lost()
     scraped = Scraped.from_directory(directory)
     assert scraped.value("pgsched_reaped_total") == 2
     assert before <= (scraped.value("pgsched_reaper_last_success_timestamp_seconds") or 0) <= time.time()
     assert scraped.value("pgsched_worker_restarts_total", reason="crashed") == 2
     assert scraped.value("pgsched_database_outages_total") == 1
+    assert scraped.value("pgsched_late_renewals_total") == 1
+    assert scraped.value("pgsched_leases_lost_total") == 1
 
 
 def test_rows_cannot_make_up_labels(metrics: Metrics, directory: Path) -> None:
     for number in range(1000):
         metrics.claimed([claim(number, f"made-up-{number}")], skipped=0, failed=0, seconds=0.001)
         metrics.settled([verdict(VerdictKind.FAILED, OutcomeKind.LOST, f"x{number}")], fenced=0, seconds=0.001)
-        metrics.sampled("oldest_due_seconds", 1, queue=f"queue-{number}")
+        metrics.sampled("task_cpu_seconds", number, task_type=f"x{number}")
     scraped = Scraped.from_directory(directory)
     assert scraped.value("pgsched_claimed_total", task_type="(unknown)") == 1000
     assert scraped.value("pgsched_failures_total", task_type="(unknown)", outcome="lost") == 1000
-    assert len(scraped.families["pgsched_oldest_due_seconds"].samples) == MOST_QUEUES + 1
+    assert scraped.value("pgsched_task_cpu_seconds_total", task_type="(unknown)") == sum(range(1000))
+    assert len(scraped.families["pgsched_task_cpu_seconds"].samples) == 1
 
 
 def test_a_batch_of_500_costs_far_less_than_500_counts(metrics: Metrics) -> None:
@@ -282,7 +320,7 @@ class TestExposition:
             page = shown.render()
         assert b"scheduler_lock_attempts_total" in page
         assert b"pgsched_settled" not in page
-        assert sorted(name for name, _ in complaints) == ["pgsched_claimed", "pgsched_settled"]
+        assert sorted(name for name, _ in complaints) == ["pgsched_claimed", "pgsched_failures", "pgsched_settled"]
 
 
 def _exposition(directory: Path) -> Exposition:
@@ -317,8 +355,15 @@ def _count_everything(metrics: Metrics) -> None:
     metrics.reaped([claim()])
     metrics.restarted("crashed")
     metrics.database_lost()
-    for name in ("active", "held", "backlog", "lease_remaining_seconds"):
+    for name in ("active", "held", "backlog", "lease_seconds", "lease_remaining_seconds"):
         metrics.sampled(name, 1)
+    for name in ("oldest_snapshot_seconds", "oldest_snapshot_transactions"):
+        metrics.sampled(name, 1)
+    for name in ("table_rows", "table_dead_rows", "table_bytes"):
+        metrics.sampled(name, 1, table="scheduled_tasks_live")
+    metrics.sampled("due_tasks", 1, task_type="mail")
+    metrics.sampled("slot_busy_seconds", 1, slot="0")
+    metrics.sampled("task_cpu_seconds", 1, task_type="mail")
     metrics.sampled("slots", 1, state="idle")
     metrics.sampled("queue_depth", 1, queue="default", state="queued")
     metrics.sampled("oldest_due_seconds", 1, queue="default")

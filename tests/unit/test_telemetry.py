@@ -160,6 +160,15 @@ def test_reaping_is_told_and_counted(telemetry: Telemetry, log: Log, directory: 
     assert Scraped.from_directory(directory).value("pgsched_reaped_total") == 2
 
 
+def test_a_lease_that_is_late_or_lost_is_told_and_counted(telemetry: Telemetry, log: Log, directory: Path) -> None:
+    telemetry.event("renewal_late", logging.WARNING, seconds=6.0, left=2.5)
+    telemetry.event("lease_lost", logging.ERROR, supervisor=1, held=3, unwritten=0)
+    assert [record["event"] for record in log.records()] == ["renewal_late", "lease_lost"]
+    scraped = Scraped.from_directory(directory)
+    assert scraped.value("pgsched_late_renewals_total") == 1
+    assert scraped.value("pgsched_leases_lost_total") == 1
+
+
 def test_it_works_without_metrics(log: Log) -> None:
     telemetry = Telemetry(None)
     telemetry.claimed([CLAIM], skipped=0, failed=0, seconds=0.01)
@@ -168,5 +177,6 @@ def test_it_works_without_metrics(log: Log) -> None:
     telemetry.reaped([])
     telemetry.sampled("active", 1)
     telemetry.event("pool_started", logging.INFO, task_types=["compress"])
+    telemetry.event("lease_lost", logging.ERROR, supervisor=1, held=3, unwritten=0)
     telemetry.pool_event("worker_ended", {"slot": 0, "reason": "crashed"})
-    assert len(log.records()) == 3
+    assert len(log.records()) == 4

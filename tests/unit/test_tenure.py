@@ -9,6 +9,7 @@ from pgsched.rules.lease import Trust
 from pgsched.supervisor import tenure
 from pgsched.supervisor.exchange import LeaseLostError
 from pgsched.supervisor.tenure import Expiry, Renewal, race
+from tests.unit.test_supervisor import Deaf
 
 
 class SlowStore:
@@ -39,8 +40,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def renewal(store: SlowStore, trust: Trust) -> Renewal:
-    return Renewal(store, trust, supervisor_id=7, lease=15.0)  # type: ignore[arg-type]
+class Listening(Deaf):
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def event(self, name: str, level: int, **fields: object) -> None:
+        self.events.append(name)
+
+
+def renewal(store: SlowStore, trust: Trust, observer: Deaf | None = None) -> Renewal:
+    return Renewal(store, trust, observer or Deaf(), supervisor_id=7, lease=15.0)  # type: ignore[arg-type]
 
 
 async def test_a_renewal_counts_from_when_it_was_begun(clock: Clock) -> None:
@@ -53,6 +62,19 @@ async def test_a_renewal_counts_from_when_it_was_begun(clock: Clock) -> None:
 
 async def test_one_that_took_longer_than_a_third_of_the_lease_is_followed_at_once(clock: Clock) -> None:
     assert await renewal(SlowStore(lambda: clock.move(6.0)), Trust(15.0, clock.now)).turn() == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(4.9, []), (5.0, ["renewal_late"])])
+async def test_one_that_is_confirmed_when_the_next_is_due_is_late(
+    clock: Clock, seconds: float, told: list[str]
+) -> None:
+    trust, observer = Trust(15.0, clock.now), Listening()
+    clock.move(5.0)
+    await renewal(SlowStore(lambda: clock.move(seconds)), trust, observer).turn()
+    assert observer.events == told
+    clock.move(5.0 - seconds)
+    await renewal(SlowStore(lambda: clock.move(0.1)), trust, observer).turn()
+    assert observer.events == told, "it was counted from the renewal before"
 
 
 async def test_one_that_is_refused_ends_the_tenure(clock: Clock) -> None:

@@ -1,9 +1,10 @@
 -- How much there is in each queue: queued rows, counted up to 100,000; claims; for how long the oldest row has been due.
+-- And, in rows without a queue, of each task type: how many rows are due, counted up to 100,000.
 --
 -- Counting a long queue takes its time. Who has counted leaves the answer to the other supervisors, for two and a half
 -- seconds, or for a hundred times as long as it took: so however many there are, it costs a hundredth of a processor.
 --
--- Index: scheduled_tasks_due, one probe a group to find it, and its range to count it; scheduled_tasks_held; the primary
+-- Index: scheduled_tasks_due, one probe a group to find it, and its range to count it twice; scheduled_tasks_held; the primary
 -- key of the supervisors, all of them. Locks: the supervisor's row that the answer is left in, skipping what is locked.
 WITH RECURSIVE known AS MATERIALIZED (
     SELECT depths
@@ -53,6 +54,25 @@ WITH RECURSIVE known AS MATERIALIZED (
             LIMIT 100000
         ) AS capped
     ) AS counted
+), due AS (
+    SELECT kind.task_type, counted.number
+    FROM (SELECT DISTINCT task_type FROM head) AS kind
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number
+        FROM (
+            SELECT
+            FROM head
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM scheduled_tasks_live AS task
+                WHERE task.status = 'queued' AND task.task_type = head.task_type AND task.queue = head.queue
+                  AND task.priority = head.priority AND task.run_at <= now()
+                LIMIT 100000
+            ) AS member
+            WHERE head.task_type = kind.task_type
+            LIMIT 100000
+        ) AS capped
+    ) AS counted
 ), processing AS (
     SELECT task.queue, count(*) AS number
     FROM scheduled_tasks_live AS task
@@ -60,9 +80,12 @@ WITH RECURSIVE known AS MATERIALIZED (
     GROUP BY task.queue
 ), depth AS MATERIALIZED (
     SELECT queue, coalesce(queued.number, 0) AS queued, coalesce(processing.number, 0) AS processing,
-           greatest(coalesce(queued.oldest_due, 0), 0) AS oldest_due
+           greatest(coalesce(queued.oldest_due, 0), 0) AS oldest_due, NULL AS task_type, NULL::bigint AS due
     FROM queued
     FULL JOIN processing USING (queue)
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, task_type, number
+    FROM due
 ), left_to_others AS (
     UPDATE pgsched_supervisors
     SET depths = (SELECT coalesce(jsonb_agg(depth), '[]') FROM depth), depths_at = now(),
@@ -70,10 +93,11 @@ WITH RECURSIVE known AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT FROM known)
       AND id = (SELECT id FROM pgsched_supervisors ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
 )
-SELECT queue, queued, processing, oldest_due
+SELECT queue, queued, processing, oldest_due, task_type, due
 FROM depth
 UNION ALL
-SELECT queue, queued, processing, oldest_due
+SELECT queue, queued, processing, oldest_due, task_type, due
 FROM known
-CROSS JOIN jsonb_to_recordset(known.depths) AS found (queue text, queued bigint, processing bigint, oldest_due float8)
-ORDER BY queue
+CROSS JOIN jsonb_to_recordset(known.depths)
+    AS found (queue text, queued bigint, processing bigint, oldest_due float8, task_type text, due bigint)
+ORDER BY queue, task_type
