@@ -9,13 +9,14 @@ import dataclasses
 import math
 from collections import deque
 from itertools import islice, zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
 from pgsched.model import Claim, Failure, Outcome, OutcomeKind
 from pgsched.pool import deaths, records, wire
 from pgsched.pool.deaths import Death
 from pgsched.pool.process import Process
 from pgsched.pool.runner import SOFT_SIGNAL
+from pgsched.pool.sent import Order, Sent
 from pgsched.pool.usage import Meter, Usage
 from pgsched.rules.states import SLOT, SlotState, advance
 
@@ -26,26 +27,6 @@ STAGED_SIZE: Final = 32 * 1024
 """Bytes of runs that are not kept back for others to travel with them."""
 MAX_MEMORY: Final = "max_memory"
 """Why a worker is worn that has grown too large."""
-
-
-class Sent(NamedTuple):
-    """A claim that was sent to the worker, and its limits."""
-
-    sequence: int
-    claim: Claim
-    timeout: float
-    """Seconds; infinite without a limit."""
-    memory: int | None
-    """Bytes."""
-    brief: bool
-
-
-class Order(NamedTuple):
-    """What the worker's present task was told."""
-
-    sequence: int
-    kind: OutcomeKind
-    text: str
 
 
 class Slot:
@@ -201,8 +182,8 @@ class Slot:
         """Take the reports that the worker has not sent yet from the memory that it shares; see ``outbox.py``."""
         if not self.sent or self.process is None:
             return []
-        fresh: list[records.Report] = []
         cpu_seconds, reports = records.salvage(self.process.page.outbox())
+        fresh: list[records.Report] = []
         for report in reports:
             # Others were sent before, or salvaged.
             if len(fresh) < len(self.sent) and report.sequence == self.sent[len(fresh)].sequence:
