@@ -126,6 +126,8 @@ def kill_tree(pid: int) -> list[int]:
     # Before the worker dies: afterwards nobody knows any more whose these were.
     below = [found for found in map(entry, descendants(pid)) if found is not None]
     kill_group(pid)
+    # A task may have taken the worker to another group of its session.
+    send(pid, signal.SIGKILL)
     for found in below:
         if found.group != pid and is_same(found.pid, found.started_ticks):
             send(found.pid, signal.SIGKILL)

@@ -452,6 +452,13 @@ POOL: Final = (
         "pool/test_slot.py::test_a_pid_that_somebody_else_has_now_is_not_killed",
     ),
     Mutant(
+        "kill-tree-leader",
+        "pool/limits.py",
+        "    send(pid, signal.SIGKILL)",
+        "    pass",
+        f"{LIMITS}::test_f16_a_time_limit_holds_whatever_the_task_does[change_group]",
+    ),
+    Mutant(
         "kill-tree-descendants",
         "pool/limits.py",
         "if found.group != pid and is_same(found.pid, found.started_ticks):",

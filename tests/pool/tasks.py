@@ -283,6 +283,13 @@ def stubborn(mark: str | None = None) -> None:
 
 
 @app.task
+def change_group() -> None:
+    """Leave the worker's process group for that of the supervisor, and catch everything there."""
+    os.setpgid(0, os.getpgid(os.getppid()))
+    stubborn()
+
+
+@app.task
 def spin() -> None:
     while True:
         pass

@@ -19,7 +19,16 @@ METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
 
 @pytest.mark.parametrize(
     "task_type",
-    ["spin", "sleep_in_c", "stuck_in_c", "catastrophic_regex", "join_thread", "block_signals", "stubborn"],
+    [
+        "spin",
+        "sleep_in_c",
+        "stuck_in_c",
+        "catastrophic_regex",
+        "join_thread",
+        "block_signals",
+        "stubborn",
+        "change_group",
+    ],
 )
 async def test_f16_a_time_limit_holds_whatever_the_task_does(task_type: str) -> None:
     async with pooled(grace=0.5) as harness:
