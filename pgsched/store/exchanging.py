@@ -42,6 +42,8 @@ class Exchanged(NamedTuple):
     """Claims that the server had no lock memory for, before the one that succeeded."""
     lease_alive: bool
     """When False, nothing was done."""
+    refused: Sequence[Want] = ()
+    """Groups of which the table does not let the next row be claimed."""
 
 
 class Readied(NamedTuple):
@@ -78,9 +80,10 @@ class Exchanger:
                     raise DatabaseError(_TOO_FEW_LOCKS) from None
                 failed += 1
                 self._lockable = allowed // 2
-            except REFUSED_DATA as error:
+            except REFUSED_DATA:
                 if not verdicts:
-                    raise DatabaseError(one_line(error)) from None
+                    answer = await _then(self._claim_apart(supervisor_id, wants, allowed))
+                    return answer._replace(failed=failed)
                 settled = await _then(self._settle(supervisor_id, verdicts, resent))
                 return Exchanged(settled, [], 0, failed, lease_alive=True)
             else:
@@ -144,6 +147,31 @@ class Exchanger:
         if not wants:
             return Exchanged(settled, [], 0, 0, alive)
         return _claimed(settled, rows[-1], alive)
+
+    async def _claim_apart(self, supervisor_id: int, wants: Sequence[Want], total: int) -> Exchanged:
+        """Claim from each group by itself: a row that the table refuses, by a constraint or a trigger of somebody's,
+        then holds up those behind it in its group, and no others."""
+        claims: list[Claim] = []
+        refused: list[Want] = []
+        skipped = 0
+        for want in wants:
+            quota = min(want.quota, total - len(claims))
+            while quota:
+                try:
+                    answer = await self._attempt(supervisor_id, [], [want], quota, resent=False)
+                except REFUSED_DATA as error:
+                    quota //= 2
+                    if not quota:
+                        refused.append(want)
+                        group = {"task_type": want.task_type, "queue": want.queue, "priority": want.priority}
+                        emit("claim_refused", logging.ERROR, **group, error=one_line(error))
+                    continue
+                if not answer.lease_alive:
+                    return answer
+                claims += answer.claims
+                skipped += answer.skipped
+                break
+        return Exchanged([], claims, skipped, 0, lease_alive=True, refused=refused)
 
     async def _settle_elsewhere(self, supervisor_id: int, verdicts: Sequence[Verdict], settled: list[bool]) -> None:
         """Settle those whose row was not where their claim had left it."""

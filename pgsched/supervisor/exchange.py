@@ -306,6 +306,7 @@ class Exchange:
         self._plenty = len(answer.claims) >= total if wants else len(self._backlog) > 0
         if wants:
             self._survey.claimed(wants, answer.claims, total)
+            self._survey.refused(answer.refused, self.clock())
             if answer.claims:
                 self.rest.found()
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)

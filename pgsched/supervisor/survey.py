@@ -19,6 +19,8 @@ THRIFT, FULL_THRIFT = 20, 50
 for, and one that there is none for but the time."""
 BURST = 4
 """Scans that may follow one another at once after a time without any."""
+REFUSED_FOR = 5.0
+"""Seconds in which a group is left alone of which the table does not let the next row be claimed."""
 REMEMBERED = 64
 """Groups that have run empty and are still tried on a wake-up, before any scan."""
 
@@ -39,6 +41,8 @@ class Survey:
 
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
+        self._refused: dict[Key, float] = {}
+        """Until when, monotonic, a group is left alone."""
         self._scanned_at = -math.inf
         self._thrifty_at = -math.inf
         self._space = 0.0
@@ -51,11 +55,13 @@ class Survey:
         """Take in a full scan's answer; groups that it did not name are empty, yet remembered."""
         for known in self._known.values():
             known.due_at = math.inf
+        self._refused = {key: until for key, until in self._refused.items() if until > now}
         for group in groups:
             key = _key(group)
             # To the end, whether it was known or not: those that were found long ago are forgotten first.
             self._known.pop(key, None)
-            self._known[key] = _Known(group, now + group.due_in, group.head_run_at, group.head_id)
+            due_at = max(now + group.due_in, self._refused.get(key, -math.inf))
+            self._known[key] = _Known(group, due_at, group.head_run_at, group.head_id)
         for key in [key for key, known in self._known.items() if known.due_at == math.inf][:-REMEMBERED]:
             del self._known[key]
         self._scanned_at = now
@@ -129,6 +135,10 @@ class Survey:
                 known.due_at = math.inf
                 self._incomplete = True
 
+    def refused(self, wants: Iterable[Want], now: float) -> None:
+        """These could not be claimed from, whatever else could."""
+        self._refused.update((_key(want), now + REFUSED_FOR) for want in wants)
+
     def woken(self, now: float) -> None:
         """A hint that rows were queued: every remembered group may have some, and so may unknown ones.
 
@@ -137,8 +147,8 @@ class Survey:
         """
         self._incomplete = True
         if self.next_due(now) > 0:
-            for known in self._known.values():
-                known.due_at = now
+            for key, known in self._known.items():
+                known.due_at = self._refused.get(key, now)
             self._hinted = True
 
     def requeued(self, claim: Claim, due_at: float) -> None:

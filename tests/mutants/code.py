@@ -898,6 +898,20 @@ STORE: Final = (
         "store/test_settle.py::TestRefusedData",
     ),
     Mutant(
+        "exchange-claim-apart",
+        "store/exchanging.py",
+        "                    quota //= 2\n",
+        "                    quota = 0\n",
+        "store/test_claim.py::test_a_row_that_the_table_refuses_holds_up_its_own_group_only",
+    ),
+    Mutant(
+        "survey-refused",
+        "supervisor/survey.py",
+        "max(now + group.due_in, self._refused.get(key, -math.inf))",
+        "now + group.due_in",
+        "unit/test_survey.py",
+    ),
+    Mutant(
         "exchange-elsewhere",
         "store/exchanging.py",
         "            await _then(self._settle_elsewhere(supervisor_id, verdicts, settled))\n",

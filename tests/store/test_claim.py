@@ -175,6 +175,31 @@ async def test_a_refused_advisory_lock_is_counted_and_its_row_left(
     assert table.row(ids[0]).fence == 0
 
 
+async def test_a_row_that_the_table_refuses_holds_up_its_own_group_only(
+    dsn: str, table: Table, caplog: pytest.LogCaptureFixture, bound: Bound
+) -> None:
+    """By a constraint of the user's that was added NOT VALID, and is broken by a row that waits."""
+    before, bad, behind = table.insert(3)
+    others = table.insert(2, priority=-1)
+    table.sql(f"ALTER TABLE scheduled_tasks ADD CONSTRAINT own CHECK (id <> {bad}) NOT VALID")
+    async with supervisor(dsn, partitions=bound) as me:
+        wants = [Want("a", "default", 0, 100), Want("a", "default", -1, 100)]
+        taken: list[int] = []
+        for _ in range(3):
+            answer = await me.exchange([], wants, 100)
+            taken += [claim.task_id for claim in answer.claims]
+        assert {want.priority for want in answer.refused} == {0}
+        assert {before, *others} <= set(taken)
+        assert bad not in taken
+        assert "claim_refused" in {record.msg for record in caplog.records}
+        table.sql("ALTER TABLE scheduled_tasks DROP CONSTRAINT own")
+        answer = await me.exchange([], wants, 100)
+        assert (set(taken) | {claim.task_id for claim in answer.claims}, answer.refused) == (
+            {before, bad, behind, *others},
+            (),
+        )
+
+
 async def test_groups_after_the_limit_are_not_touched(dsn: str, table: Table, connect: Connect, bound: Bound) -> None:
     table.insert(5, priority=9)
     low = table.insert(5)

@@ -500,4 +500,4 @@ class TestAgain:
 
 async def test_an_exchange_of_nothing_asks_nothing(dsn: str) -> None:
     async with supervisor(dsn) as me:
-        assert await me.exchange([], [], 10) == ([], [], 0, 0, True)
+        assert await me.exchange([], [], 10) == ([], [], 0, 0, True, ())

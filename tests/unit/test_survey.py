@@ -5,7 +5,16 @@ import math
 import pytest
 
 from pgsched.model import Claim, Group, Want
-from pgsched.supervisor.survey import BURST, FULL_SCAN, FULL_THRIFT, LONGEST_WAIT, REMEMBERED, THRIFT, Survey
+from pgsched.supervisor.survey import (
+    BURST,
+    FULL_SCAN,
+    FULL_THRIFT,
+    LONGEST_WAIT,
+    REFUSED_FOR,
+    REMEMBERED,
+    THRIFT,
+    Survey,
+)
 
 
 def group(name: str = "a", due_in: float = -1.0, priority: int = 0, head: int = 1) -> Group:
@@ -43,6 +52,21 @@ def test_a_group_of_each_partition_is_one_of_its_own() -> None:
     first, second = (want()._replace(partition=part) for part in (0, 2))
     survey.claimed([first, second], [claim(9)._replace(partition=2)], total=1)
     assert [found.floor_id for found in survey.floored([first, second])] == [7, 9]
+
+
+def test_a_group_that_was_refused_is_left_alone_for_a_while() -> None:
+    survey = Survey()
+    survey.found([group("a"), group("b")], now=0.0, seconds=0.0)
+    survey.claimed([want("a"), want("b")], [claim(1, "b")], total=4)
+    survey.refused([want("a")], now=0.0)
+    survey.woken(0.5)
+    assert [g.task_type for g in survey.due(0.5)] == ["b"]
+    survey.found([group("a"), group("b", due_in=100.0)], now=1.0, seconds=0.0)
+    assert survey.due(1.0) == []
+    assert survey.next_due(1.0) == REFUSED_FOR - 1.0
+    assert [g.task_type for g in survey.due(REFUSED_FOR)] == ["a"]
+    survey.found([group("a")], now=REFUSED_FOR, seconds=0.0)
+    assert [g.task_type for g in survey.due(REFUSED_FOR)] == ["a"]
 
 
 def test_wants_start_at_the_head_and_then_where_the_last_claim_ended() -> None:
