@@ -3,6 +3,7 @@
 Parameters are PostgreSQL's own ($1, $2, ...), so a file in ``sql/`` can be tried in psql as it is.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import psycopg
@@ -26,11 +27,19 @@ def values(conn: psycopg.Connection[Any], name: str, *parameters: object) -> lis
 def made(conn: psycopg.Connection[Any], factory: RowFactory[Row], name: str, *parameters: object) -> list[Row]:
     """The rows as ``factory`` makes them, such as ``class_row(Supervisor)``."""
     with psycopg.RawCursor(conn, row_factory=factory) as cursor:
-        cursor.execute(load(name), parameters or None)
+        with _answered(conn):
+            cursor.execute(load(name), parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 
 def run(conn: psycopg.Connection[Any], name: str, *parameters: object) -> int:
     """How many rows the statement changed."""
     with psycopg.RawCursor(conn) as cursor:
-        return cursor.execute(load(name), parameters or None).rowcount
+        with _answered(conn):
+            cursor.execute(load(name), parameters or None)
+        return cursor.rowcount
+
+
+def _answered(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:
+    """A block at whose end the answer is there, also where the connection's owner has begun a pipeline."""
+    return conn.pipeline() if conn.pgconn.pipeline_status else nullcontext()

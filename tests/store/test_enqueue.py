@@ -93,6 +93,18 @@ class TestValues:
         (first, second) = insert(connection, [plain(), keyed()])
         assert first < second
 
+    @pytest.mark.parametrize("autocommit", [True, False])
+    def test_in_a_pipeline_each_task_is_inserted_once(
+        self, server: Server, dsn: str, connect: Connect, autocommit: bool
+    ) -> None:
+        connection = connect(autocommit=autocommit)
+        with connection.pipeline():
+            ids = insert(connection, [plain(), keyed("k"), plain()])
+            assert insert(connection, [keyed("k")]) == ids[1:2]
+            ids += insert(connection, [plain()])
+        connection.commit()
+        assert server.sql("SELECT id FROM scheduled_tasks ORDER BY id", dsn=dsn) == [(each,) for each in sorted(ids)]
+
     def test_async(self, server: Server, dsn: str) -> None:
         async def body() -> list[int]:
             async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
