@@ -4,7 +4,8 @@ Only reads, each statement with a snapshot of its own, and each so that ten mill
 Runs in the command line.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -233,7 +234,7 @@ def list_tasks(conn: psycopg.Connection[Any], chosen: Filter, limit: int = 100) 
 
     :raises DatabaseError: the server refused.
     """
-    with refusals("cannot list tasks"):
+    with refusals("cannot list tasks"), _iso_dates(conn):
         return _read(conn, TaskLine, "list_tasks", *parameters(chosen), limit)
 
 
@@ -242,7 +243,7 @@ def show(conn: psycopg.Connection[Any], task_id: int) -> Details | None:
 
     :raises DatabaseError: the server refused.
     """
-    with refusals("cannot show the task"):
+    with refusals("cannot show the task"), _iso_dates(conn):
         statement = "show_task" if values(conn, "show_rights")[0] else "show_task_outline"
         for task in _read(conn, TaskRow, statement, task_id):
             holder = []
@@ -261,6 +262,13 @@ def parameters(chosen: Filter) -> tuple[list[int] | None, list[str] | None, list
         None if chosen.task_types is None else list(chosen.task_types),
         None if chosen.queues is None else list(chosen.queues),
     )
+
+
+@contextmanager
+def _iso_dates(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    with conn.transaction():
+        run(conn, "iso_dates")
+        yield
 
 
 class _BoundedTime(TimestamptzLoader):

@@ -311,6 +311,20 @@ class TestShow:
         assert found.holder is None
 
 
+def test_the_sessions_date_style_does_not_matter(tasks: Tasks, connect: Connect) -> None:
+    at = datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC)
+    connection = connect()
+    task_id = insert(connection, [NewTask("a", "{}", run_at=at)])[0]
+    holder = supervisor(tasks, lease_until=at)
+    connection.execute("SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Kolkata'")
+    assert [line.run_at for line in admin.list_tasks(connection, Filter())] == [at]
+    found = admin.show(connection, task_id)
+    assert found is not None
+    assert found.task.run_at == at
+    assert [(each.id, each.lease_until) for each in admin.status(connection).supervisors] == [(holder, at)]
+    assert connection.execute("SHOW DateStyle").fetchone() == ("SQL, DMY",)
+
+
 def test_refusal_is_one_line(connect: Connect) -> None:
     connection = connect()
     connection.execute("SET ROLE pg_monitor")
