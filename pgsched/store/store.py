@@ -94,6 +94,8 @@ class Store:
             for name in ("work", "lease", "upkeep")
         )
         self._exchanger = Exchanger(self._work, namespace)
+        self._me: str | None = None
+        """What a renewal knows the row of our registration by."""
 
     async def open(self) -> None:
         """Connect once, so that what is wrong is known before anything is promised.
@@ -120,12 +122,13 @@ class Store:
         place = (me.host, me.boot_id, me.pid_namespace, me.pid, me.started_ticks)
         serves = (me.processes, texts(me.queues), texts(me.task_types), me.version)
         bound = numbers(me.partitions)
+        self._me = " ".join(map(str, place[1:]))
         rows = await self._ask(self._lease, "register", *place, *serves, lease, bound)
         return int(rows[0][0])
 
     async def renew(self, supervisor_id: int, lease: float) -> bool:
-        """Renew a lease; False when it has run out, which is final."""
-        return bool(await self._ask(self._lease, "renew", supervisor_id, lease))
+        """Renew a lease; False when it has run out, which is final, or is somebody else's."""
+        return bool(await self._ask(self._lease, "renew", supervisor_id, lease, self._me))
 
     async def deregister(self, supervisor_id: int) -> None:
         """Give the lease up; claims that are left can be reaped at once."""

@@ -101,7 +101,7 @@ class Calls:
 
     def renew(self, supervisor: int) -> Half:
         def half(line: Line) -> tuple[bool, Effect]:
-            [rows] = self._database.begin(line, ("renew", (str(supervisor), str(LEASE))))
+            [rows] = self._database.begin(line, ("renew", (str(supervisor), str(LEASE), None)))
             return bool(rows), lambda: self._oracle.renewed(supervisor, bool(rows), LEASE)
 
         return half

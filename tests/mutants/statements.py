@@ -375,6 +375,13 @@ STATEMENTS: Final = (
     ),
     Mutant("bury-lock", "store/sql/bury.sql", "    FOR UPDATE SKIP LOCKED\n", "", f"{RACES}::TestClaimAgainstReap"),
     Mutant(
+        "renew-me",
+        "store/sql/renew.sql",
+        "concat_ws(' ', boot_id, pid_namespace, pid, started_ticks) = $3::text",
+        "true",
+        f"{LEASE}::test_a_lease_is_not_renewed_by_another_process_of_the_same_id",
+    ),
+    Mutant(
         "renew-lease",
         "store/sql/renew.sql",
         " AND lease_until > clock_timestamp()",

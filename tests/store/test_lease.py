@@ -52,6 +52,14 @@ async def test_a_lease_is_renewed_until_it_has_run_out(dsn: str, table: Table) -
         assert not await me.store.renew(me.id + 1, 100)
 
 
+async def test_a_lease_is_not_renewed_by_another_process_of_the_same_id(dsn: str, table: Table) -> None:
+    """The database was set back to before our registration, and somebody else has been given our id since."""
+    async with supervisor(dsn, lease=15) as me:
+        table.sql("UPDATE pgsched_supervisors SET pid = pid + 1")
+        assert not await me.store.renew(me.id, 100)
+        assert lease_left(table, me.id) <= 15
+
+
 async def test_neighbours_are_the_living_of_this_pid_namespace(dsn: str) -> None:
     store = Store(dsn)
     for identity in (replace(IDENTITY, boot_id="other"), replace(IDENTITY, pid_namespace=1)):

@@ -159,7 +159,7 @@ class TestRenewAgainstReap:
         table.insert()
         async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
             await slow.claim()
-            renewing, [[_]] = begin(connect, ("renew", (str(slow.id), "60")))
+            renewing, [[_]] = begin(connect, ("renew", (str(slow.id), "60", None)))
             await lease_over(table, slow.id)
             assert await me.store.reap(me.id, 10) == []
             renewing.commit()
