@@ -60,7 +60,8 @@ class Surroundings:
         try:
             self._streams[1].flush()
             self._streams[2].flush()
-        except (ValueError, OSError):
+        except Exception:
+            # Closed by a task, or no file but something that the app has put in its place.
             self._reopen()
         if list(map(_raw.getitimer, _TIMERS)) != _NO_TIMERS:
             for timer in _TIMERS:
@@ -85,9 +86,9 @@ class Surroundings:
 
     def _reopen(self) -> None:
         """A task has closed what it prints to; the descriptors below are still there."""
-        if sys.stdout.closed:
+        if getattr(sys.stdout, "closed", False):
             sys.stdout = _printer(1)
-        if sys.stderr.closed:
+        if getattr(sys.stderr, "closed", False):
             sys.stderr = _printer(2)
         self._streams = (sys.stdin, sys.stdout, sys.stderr)
 

@@ -51,6 +51,30 @@ async def test_f23_output_works_after_a_task_has_closed_it() -> None:
         assert "heard" in (outcome.failure.stderr or "")
 
 
+async def test_an_app_may_print_to_something_that_is_no_file(tmp_path: Path) -> None:
+    source = """
+import sys
+
+class Printer:
+    def write(self, text):
+        return len(text)
+
+sys.stdout, sys.stderr = Printer(), None
+app = App()
+
+@app.task
+def say():
+    print("hello")
+"""
+    harness = app_in(tmp_path, source)
+    await harness.pool.start()
+    pid = harness.worker()
+    for _ in range(3):
+        assert await harness.value("say") is None
+    assert harness.worker() == pid
+    await harness.pool.stop()
+
+
 @METHODS
 async def test_f20_no_descriptor_of_the_parent_is_inherited(method: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "open").open("w") as file:
