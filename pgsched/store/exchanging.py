@@ -116,11 +116,9 @@ class Exchanger:
         """See ``Store.answer``."""
         try:
             rows = await self._line.answer()
-        except (*CONFLICTS, OUT_OF_LOCKS):
-            # Nothing was claimed; what is to be done about it is known elsewhere.
+        except (*CONFLICTS, *REFUSED_DATA, OUT_OF_LOCKS):
+            # Nothing was claimed; what is to be done about it is known there.
             return await self.exchange(readied.supervisor_id, [], readied.wants, readied.total, resent=False)
-        except REFUSED_DATA as error:
-            raise DatabaseError(one_line(error)) from None
         return _claimed([], rows, alive=True)
 
     async def _attempt(

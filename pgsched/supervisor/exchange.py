@@ -221,7 +221,7 @@ class Exchange:
     def _ready(self) -> None:
         """Prepare the claim that a hint will be followed by, when nothing but a hint is waited for."""
         if self.claiming and not self.unsettled() and self.rest.expecting():
-            wants, total = self._plan(self._survey.remembered())
+            wants, total = self._plan(self._survey.remembered(self.clock()))
             if wants:
                 self._standby.ready(self._store.ready_claim(self.supervisor_id, wants, total))
 

@@ -103,9 +103,13 @@ class Survey:
             known.group._replace(due_in=known.due_at - now) for known in self._known.values() if known.due_at <= now
         ]
 
-    def remembered(self) -> list[Group]:
-        """Every group as if it had a row that is due now."""
-        return [known.group._replace(due_in=0.0) for known in self._known.values()]
+    def remembered(self, now: float) -> list[Group]:
+        """Every group as if it had a row that is due now, but those that are left alone."""
+        return [
+            known.group._replace(due_in=0.0)
+            for key, known in self._known.items()
+            if self._refused.get(key, -math.inf) <= now
+        ]
 
     def floored(self, wants: Sequence[Want]) -> list[Want]:
         """The same wants, each starting where its group's last claim ended."""

@@ -456,7 +456,7 @@ POOL: Final = (
         "pool/limits.py",
         "    send(pid, signal.SIGKILL)",
         "    pass",
-        f"{LIMITS}::test_f16_a_time_limit_holds_whatever_the_task_does[change_group]",
+        f"{LIMITS}::test_f16_a_time_limit_holds_whatever_the_task_does",
     ),
     Mutant(
         "kill-tree-descendants",

@@ -111,6 +111,18 @@ async def test_without_a_lease_the_answer_is_left_to_whoever_asks(dsn: str, tabl
         assert (answer.lease_alive, answer.claims) == (False, [])
 
 
+async def test_a_row_that_the_table_refuses_holds_up_no_other_group(dsn: str, table: Table) -> None:
+    table.insert(1, task_type="b")
+    [free] = table.insert(1)
+    table.sql("ALTER TABLE scheduled_tasks ADD CHECK (task_type <> 'b' OR status = 'queued')")
+    async with supervisor(dsn) as desk:
+        wants = [WANT._replace(task_type="b"), WANT]
+        readied = desk.store.ready_claim(desk.id, wants, 5)
+        assert desk.store.send(readied, lambda: None)
+        answer = await desk.store.answer(readied)
+        assert (ids(answer), list(answer.refused)) == ([free], wants[:1])
+
+
 async def test_an_answer_that_nobody_takes_does_not_get_into_the_next_one(dsn: str, table: Table) -> None:
     table.insert(3)
     async with supervisor(dsn) as desk:

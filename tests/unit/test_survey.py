@@ -61,6 +61,7 @@ def test_a_group_that_was_refused_is_left_alone_for_a_while() -> None:
     survey.refused([want("a")], now=0.0)
     survey.woken(0.5)
     assert [g.task_type for g in survey.due(0.5)] == ["b"]
+    assert [g.task_type for g in survey.remembered(0.5)] == ["b"]
     survey.found([group("a"), group("b", due_in=100.0)], now=1.0, seconds=0.0)
     assert survey.due(1.0) == []
     assert survey.next_due(1.0) == REFUSED_FOR - 1.0
