@@ -38,6 +38,7 @@ _SUMMED = {
     VerdictKind.RETRY: "retried",
     VerdictKind.RELEASED: "released",
 }
+_RELOADS = ("reloading", "reloaded", "reload_failed")
 _SHOWN = ("active", "backlog")
 """Gauges that a summary shows."""
 _POOL_LEVELS = {
@@ -49,7 +50,7 @@ _POOL_LEVELS = {
     "output_dropped": logging.WARNING,
     "pool_failed": logging.ERROR,
 }
-_EXPECTED = frozenset({"stopped", "resized", "recycled", "max_tasks", "max_memory"})
+_EXPECTED = frozenset({"stopped", "resized", "reloaded", "max_tasks", "max_memory"})
 """Reasons for which a worker ends that are nobody's misfortune."""
 _NOT_REPLACED = frozenset({"stopped", "resized"})
 
@@ -68,6 +69,7 @@ class Telemetry:
         self._sums: Counter[str] = Counter()
         self._summed_since = time.monotonic()
         self._gauges: dict[str, float] = {}
+        self._ready = False
 
     def claimed(self, claims: Sequence[Claim], *, skipped: int, failed: int, seconds: float) -> None:
         """One claim statement answered: rows taken, advisory locks refused, attempts that failed."""
@@ -134,6 +136,8 @@ class Telemetry:
         emit(name, level, **fields)
         if name == "state":
             self._entered(fields["state"])
+        elif name in _RELOADS:
+            self._reload(name, fields)
         elif self._metrics is None:
             return
         elif name == "pool_started":
@@ -143,8 +147,19 @@ class Telemetry:
         elif name == "lease_lost":
             self._metrics.lease_lost()
 
+    def _reload(self, name: str, fields: Mapping[str, Any]) -> None:
+        if name == "reloading":
+            self._notifier.reloading()
+            return
+        if self._ready:
+            self._notifier.ready("running")
+        if self._metrics is not None:
+            self._metrics.reloaded("succeeded" if name == "reloaded" else "failed")
+            self._metrics.know(fields.get("task_types", ()))
+
     def ready(self) -> None:
         """The supervisor has a lease: it works from here on."""
+        self._ready = True
         self._notifier.ready("running")
 
     def pool_event(self, name: str, fields: Mapping[str, Any]) -> None:

@@ -7,12 +7,13 @@ costs time.
 """
 
 import asyncio
+import contextlib
 import itertools
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from pgsched.errors import PgschedError, PoolError
@@ -25,6 +26,7 @@ from pgsched.pool.enforcing import BOOT_TIMEOUT
 from pgsched.pool.keeping import Event, Keeper, app_error
 from pgsched.pool.launcher import Forked, Loaded, secrets
 from pgsched.pool.process import Process
+from pgsched.pool.reloading import FORKSERVER, Trial
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.slot import Slot
 from pgsched.pool.stream import Sink
@@ -65,6 +67,8 @@ class Filler:
         self._alarm = alarm
         self._intensity = Intensity()
         self._keeper = Keeper(settings, collector, sink, self, on_event)
+        self._others: list[Keeper] = []
+        """Of forkservers that are not in service yet, or not any more."""
         self._pending: dict[int, tuple[Slot, Process]] = {}
         self._numbers = itertools.count(1)
         self._first: asyncio.Future[None] | None = None
@@ -72,6 +76,7 @@ class Filler:
         """By slot: what a worker that could not boot has said."""
         self._open = False
         self.task_types: dict[str, TaskType] = {}
+        """Of the app in service; another mapping for each time that it was imported anew."""
         self.failure: PgschedError | None = None
         """Why the pool has given up."""
 
@@ -115,7 +120,7 @@ class Filler:
             if "error" in message:
                 self._errors[slot.number] = app_error(message["error"], message["details"])
                 return False
-            self._learn(message["task_types"])
+            self._learn(message["task_types"], slot.knows)
             slot.booted(time.monotonic(), float(message["cpu_seconds"]))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ProtocolError(f"broken message: {error!r}") from error
@@ -152,6 +157,34 @@ class Filler:
         """A worker has been collected."""
         self._keeper.gone(pid)
 
+    @contextlib.asynccontextmanager
+    async def reloaded(self) -> AsyncIterator[Callable[[], None]]:
+        """Import the app anew; within, a call puts it into service: every worker that is born from then on has it.
+
+        :raises PgschedError: it cannot be imported, or, from the call, its forkserver has died. Nothing has changed.
+        """
+        trial = Trial(self._settings, self._collector, self._sink)
+        self._others = [*(keeper for keeper in self._others if keeper.pid is not None), trial.keeper]
+        try:
+            task_types = await trial.load()
+            yield lambda: self._adopt(trial, task_types)
+        finally:
+            if trial.keeper is not self._keeper:
+                trial.keeper.retire()
+
+    def _adopt(self, trial: Trial, task_types: dict[str, TaskType]) -> None:
+        if self._settings.start_method == FORKSERVER:
+            trial.keeper.take_over(self, self._on_event)
+            self._keeper.retire()
+            self._others = [*(keeper for keeper in self._others if keeper is not trial.keeper), self._keeper]
+            self._keeper = trial.keeper
+            for name, fields in trial.events:
+                self._on_event(name, fields)
+            # Those that it owes us would have the old app.
+            self.forsaken()
+        self.task_types = task_types
+        self.turn(time.monotonic())
+
     def close(self) -> None:
         """Fill nothing more."""
         self._open = False
@@ -159,7 +192,8 @@ class Filler:
     async def end(self, within: float) -> None:
         """End the forkserver."""
         self.close()
-        await self._keeper.end(within)
+        for keeper in (self._keeper, *self._others):
+            await keeper.end(within)
 
     def _fill(self, slot: Slot, now: float) -> None:
         try:
@@ -175,15 +209,16 @@ class Filler:
         process.launched()
         self._pending[number] = (slot, process)
         slot.fill(process, now, self._settings.max_tasks_per_worker or math.inf)
+        slot.knows = self.task_types
         slot.kill_at = now + self._settings.boot_timeout
         self._on_launched(slot, process)
 
-    def _learn(self, described: list[dict[str, Any]]) -> None:
+    def _learn(self, described: list[dict[str, Any]], known: dict[str, TaskType]) -> None:
         found = read_tasks(described)
-        if not self.task_types:
-            self.task_types.update(found)
-        elif found != self.task_types:
-            # The module has changed on disk; what the supervisor claims stays as it was.
+        if not known:
+            known.update(found)
+        elif found != known:
+            # The module has changed on disk; what the supervisor claims stays as it was until it is told to reload.
             self._on_event("app_changed", {"task_types": sorted(found)})
 
     # What a keeper tells its owner (pgsched.pool.keeping.Owner)
@@ -195,7 +230,7 @@ class Filler:
     def loaded(self, message: Loaded) -> None:
         """The forkserver can be asked for workers."""
         if message.task_types is not None:
-            self._learn(message.task_types)
+            self._learn(message.task_types, self.task_types)
         self.turn(time.monotonic())
 
     def forked(self, message: Forked) -> None:

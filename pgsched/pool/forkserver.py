@@ -24,6 +24,7 @@ LOADED: Final = 2
 FORK: Final = 3
 FORKED: Final = 4
 GONE: Final = 5
+TAKEN_OVER: Final = 6
 """Kinds of the messages on the control socket."""
 
 
@@ -62,6 +63,8 @@ class Forkserver:
             message = wire.decode_message(frame)
             if frame[0] == GONE:
                 self._groups.discard(message)
+            elif frame[0] == TAKEN_OVER:
+                self._groups.update(message)
             elif frame[0] == FORK:
                 self._answer(message, descriptors)
 

@@ -96,6 +96,21 @@ class Keeper:
         if self._launcher is not None:
             self._launcher.kill()
 
+    def take_over(self, owner: Owner, on_event: Event) -> None:
+        """Serve somebody else from now on, who has workers that another forkserver has made.
+
+        :raises PgschedError: the forkserver has died meanwhile.
+        """
+        if self._launcher is None or not self.ready or not self._launcher.take_over(owner.groups()):
+            raise self._error or PoolError("the forkserver was lost before it was needed")
+        self._owner = owner
+        self._on_event = on_event
+
+    def retire(self) -> None:
+        """Kill the forkserver, for another has its place; what it has made stays, and its end is nobody's concern."""
+        self._closed = True
+        self.kill()
+
     async def end(self, within: float) -> None:
         """End the forkserver for good, politely for so many seconds, and wait for that."""
         self._closed = True
@@ -171,8 +186,8 @@ class Keeper:
             error = PoolError(text) if foreign else AppError(f"cannot import {self._settings.app}: {death.words}")
         killed = death.signal == signal.SIGKILL and self._error is None
         self._drop(launcher)
-        self._owner.forsaken()
         if not self._closed:
+            self._owner.forsaken()
             self._on_event("forkserver_died", {"error": str(error)})
             self._due = now + self._owner.count(now, lived, killed, error)
 

@@ -105,6 +105,14 @@ class Launcher:
             # A forkserver that does not listen is killed or dead.
             return
 
+    def take_over(self, groups: list[int]) -> bool:
+        """Have it look after the workers that another forkserver has made; False where it does not listen."""
+        try:
+            wire.send_message(self.control, forkserver.TAKEN_OVER, groups, [])
+        except OSError:
+            return False
+        return True
+
     def messages(self) -> list[Loaded | NotLoaded | Forked]:
         """What the forkserver has said; empty too when it is dead, which SIGCHLD tells.
 

@@ -6,18 +6,18 @@ parent's loop and never blocks.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, NamedTuple
 
 from pgsched.errors import PoolError
 from pgsched.model import Claim, Outcome, OutcomeKind, TaskType
 from pgsched.pool import boot
 from pgsched.pool.deaths import LOST
-from pgsched.pool.retiring import RECYCLED
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.slot import Ended, Slot
 from pgsched.pool.workers import Workers
@@ -28,7 +28,6 @@ __all__ = ["Ended", "Pool", "PoolSettings", "Running"]
 END_WITHIN: Final = 10.0
 """Seconds that the end of killed workers is awaited; a process that the kernel cannot end may take longer."""
 STOPPED: Final = "stopped"
-RESIZED: Final = "resized"
 
 
 class Running(NamedTuple):
@@ -50,6 +49,7 @@ class Pool:
           task_type, attempt where a task went with it. The reasons are those of :attr:`restarts`.
         * ``restart_delayed`` seconds, error; ``pool_failed`` error.
         * ``forkserver_died`` error; ``forkserver_threads`` threads; ``app_changed`` task_types.
+        * ``reload_finished``: no worker has the old app any more.
         * ``output_dropped`` bytes: the parent's own standard error took no more.
     """
 
@@ -93,7 +93,7 @@ class Pool:
     @property
     def restarts(self) -> Counter[str]:
         """Ends of workers by reason: crashed, idle, boot, boot_timeout, protocol; timed_out, over_memory, cancelled,
-        interrupted; max_tasks, max_memory, recycled, resized, stopped."""
+        interrupted; max_tasks, max_memory, reloaded, resized, stopped."""
         return self._workers.restarts
 
     def free(self) -> int:
@@ -108,10 +108,10 @@ class Pool:
         :param ahead: how many tasks may wait in one worker behind the one that runs.
         :param within: seconds; nothing is sent ahead to a worker whose present task has run for longer.
         """
-        slot = self._workers.choose(ahead, within)
+        slot = self._workers.choose(claim.task_type, ahead, within)
         if slot is None:
             return False
-        task_type = self.task_types.get(claim.task_type)
+        task_type = slot.knows.get(claim.task_type)
         timeout, memory = claim.timeout, None
         if task_type is not None:
             memory = task_type.memory
@@ -214,13 +214,24 @@ class Pool:
         if processes < 1:
             raise ValueError(f"processes {processes}: must be at least 1")
         self.settings = dataclasses.replace(self.settings, processes=processes)
-        self._workers.resize(processes, RESIZED)
+        self._workers.resize(processes)
 
-    def recycle(self) -> None:
-        """Replace every worker, one after the other, each between two tasks. The app is not imported anew."""
-        for slot in self._workers.slots.values():
-            slot.worn = slot.worn or RECYCLED
-        self._workers.retire()
+    @contextlib.asynccontextmanager
+    async def reload(self) -> AsyncIterator[Callable[[], None]]:
+        """Import the app anew; within, a call puts it into service: :attr:`task_types` are then the new ones.
+
+        The workers are replaced one after the other, each between two tasks. Until then one that has the old app runs
+        what both apps know, or what only the old one does, but nothing is sent to it ahead of time.
+
+        :raises PgschedError: it cannot be imported, or, from the call, its forkserver has died. Nothing has changed.
+        """
+        async with self._workers.filler.reloaded() as adopt:
+
+            def adopt_and_roll() -> None:
+                adopt()
+                self._workers.roll()
+
+            yield adopt_and_roll
 
     async def stop(self) -> None:
         """Kill every worker and wait for their ends; what was running comes as INTERRUPTED. Safe to call twice."""

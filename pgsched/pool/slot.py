@@ -11,7 +11,7 @@ from collections import deque
 from itertools import islice, zip_longest
 from typing import Final
 
-from pgsched.model import Claim, Failure, Outcome, OutcomeKind
+from pgsched.model import Claim, Failure, Outcome, OutcomeKind, TaskType
 from pgsched.pool import deaths, records, wire
 from pgsched.pool.deaths import Death
 from pgsched.pool.process import Process
@@ -59,6 +59,10 @@ class Slot:
         """Why its worker should be replaced when there is an opportunity."""
         self.budget: float = math.inf
         """Tasks that may still be sent to its worker."""
+        self.knows: dict[str, TaskType] = {}
+        """The task types of its worker's app."""
+        self.surplus = False
+        """Whether it goes with its worker, because the pool is to be smaller."""
         self.tasks = 0
         """Reports that its worker has sent."""
         self._sequence = 0

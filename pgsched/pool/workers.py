@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pgsched.model import Claim, Outcome, OutcomeKind
-from pgsched.pool import records, wire
+from pgsched.pool import records, sizing, wire
 from pgsched.pool.alarm import Alarm
 from pgsched.pool.collector import Collector
 from pgsched.pool.deaths import Death, OutOfMemory
 from pgsched.pool.enforcing import SAMPLE, Enforcer
 from pgsched.pool.filling import Filler
 from pgsched.pool.process import Process
-from pgsched.pool.retiring import retire
+from pgsched.pool.retiring import RELOADED, retire
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.slot import Ended, Slot
 from pgsched.pool.stream import Sink
@@ -74,7 +74,6 @@ class Workers:
             on_event=on_event,
             alarm=self.alarm,
         )
-        self._size = settings.processes
         self._grace = settings.grace
         self._enforcer = Enforcer(self.slots, self.look, self.stop, self.kill, settings.grace)
         self._out_of_memory = OutOfMemory()
@@ -83,17 +82,25 @@ class Workers:
         self._on_change = on_change
         self._looked_at = 0.0
         self._dropped = 0
+        self._rolling = False
+        """Whether a worker may have another app than the one in service."""
 
-    def choose(self, ahead: int, within: float) -> Slot | None:
+    def choose(self, task_type: str, ahead: int, within: float) -> Slot | None:
         """The slot for the next task: an idle one, or a busy one; see :meth:`pgsched.pool.pool.Pool.dispatch`."""
-        if self.idle:
-            return next(iter(self.idle.values()))
-        if ahead <= 0:
-            return None
+        newest = self.filler.task_types
+        old = None
+        for slot in self.idle.values():
+            if slot.knows is newest:
+                return slot
+            if task_type in slot.knows or task_type not in newest:
+                old = old or slot
+        if old is not None or ahead <= 0:
+            return old
         least, best = ahead + 1, None
         since = time.monotonic() - within
         for count, slot in enumerate(self.busy.values()):
-            if len(slot.sent) < least and slot.started >= since and not slot.full:
+            # With nothing sent ahead, a worker that has an old app comes to rest, and can be replaced.
+            if len(slot.sent) < least and slot.started >= since and not slot.full and slot.knows is newest:
                 least, best = len(slot.sent), slot
             if count >= CANDIDATES:
                 # With many slots it is enough to avoid the fullest.
@@ -153,20 +160,42 @@ class Workers:
         for slot in retire(self.slots.values()):
             self.rest(slot)
 
-    def resize(self, processes: int, reason: str) -> None:
-        """Add empty slots, or close those that are too many."""
-        self._size = processes
-        for number in range(processes):
-            self.slots.setdefault(number, Slot(number, self.usage))
-        for slot in [slot for slot in self.slots.values() if slot.number >= processes]:
-            if slot.state is SlotState.BOOTING:
-                self.kill(slot, reason)
-            elif slot.reason is None:
-                slot.reason = reason
-                self.rest(slot)
-            if slot.state is SlotState.EMPTY:
-                del self.slots[slot.number]
+    def resize(self, processes: int) -> None:
+        """Add slots, or close those that are too many: each goes when its running task has ended."""
+        for slot in sizing.closed(self.slots.values(), processes):
+            self._close(slot)
+        for slot in sizing.opened(self.slots, processes, lambda number: Slot(number, self.usage)):
+            self.slots[slot.number] = slot
+            self.rest(slot)
         self.filler.turn(time.monotonic())
+        self._on_change()
+
+    def _close(self, slot: Slot) -> None:
+        slot.surplus = True
+        waiting = slot.take_back()
+        if slot.state is SlotState.BOOTING:
+            self.kill(slot, sizing.RESIZED)
+        elif slot.reason is None:
+            slot.reason = sizing.RESIZED
+            self.rest(slot)
+        if slot.state is SlotState.EMPTY:
+            del self.slots[slot.number]
+        self.emit((sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in waiting)
+
+    def roll(self) -> None:
+        """Another app is in service: replace every worker that has the old one, as each comes to rest."""
+        for slot in self.slots.values():
+            if slot.knows is not self.filler.task_types:
+                slot.worn = slot.worn or RELOADED
+        self._rolling = True
+        self.retire()
+        self._mind_roll()
+
+    def _mind_roll(self) -> None:
+        newest, absent = self.filler.task_types, (SlotState.EMPTY, SlotState.BOOTING)
+        if self._rolling and all(slot.knows is newest and slot.state not in absent for slot in self.slots.values()):
+            self._rolling = False
+            self._on_event("reload_finished", {})
 
     def stop(self, slot: Slot, kind: OutcomeKind, text: str, grace: float) -> None:
         """Tell the running task to stop, and send SIGKILL when it has not within ``grace`` seconds."""
@@ -212,10 +241,11 @@ class Workers:
             claim = crashed[0][0]
             fields |= {"task_id": claim.task_id, "task_type": claim.task_type, "attempt": claim.attempt}
         self._on_event("worker_ended", fields)
-        if slot.number >= self._size:
+        if slot.surplus:
             self.slots.pop(slot.number, None)
         self.filler.emptied(slot, death, under_task=bool(crashed))
         self.filler.turn(time.monotonic())
+        self._mind_roll()
         self._on_change()
 
     def emit(self, ended: Iterable[Ended]) -> None:
@@ -282,6 +312,7 @@ class Workers:
                 self._on_event("worker_ready", {"slot": slot.number, "pid": process.pid})
                 self.rest(slot)
                 self.retire()
+                self._mind_roll()
                 self._on_change()
         else:
             raise wire.ProtocolError(f"frame {frame[0]} in state {slot.state}")

@@ -69,6 +69,11 @@ class Harness:
         assert outcome.kind is OutcomeKind.RETURNED, outcome
         return outcome.result
 
+    async def reload(self) -> None:
+        """Import the app anew and put it into service; the workers follow one by one."""
+        async with self.pool.reload() as adopt:
+            adopt()
+
     def recall(self, slot: int | None = None) -> list[Claim]:
         claims = self.pool.recall(slot)
         for claim in claims:

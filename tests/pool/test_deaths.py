@@ -307,11 +307,11 @@ async def test_while_it_is_asked_to_leave(method: str) -> None:
     async with pooled(start_method=method) as harness:
         pid = harness.worker()
         stop(pid)
-        harness.pool.recycle()
+        await harness.reload()
         assert harness.pool.slots()["stopping"] == 1
         kill(pid, signal.SIGKILL)
         await refilled(harness, pid)
-        assert harness.pool.restarts == {"recycled": 1}
+        assert harness.pool.restarts == {"reloaded": 1}
 
 
 @METHODS

@@ -224,18 +224,18 @@ async def test_a_worker_that_has_grown_is_replaced_between_two_tasks() -> None:
         assert await harness.value("pid") != first
 
 
-async def test_workers_are_recycled_one_after_the_other_and_tasks_go_on() -> None:
+async def test_workers_are_replaced_one_after_the_other_and_tasks_go_on() -> None:
     async with pooled(processes=4) as harness:
         before = set(harness.workers())
         absent = 0
-        harness.pool.recycle()
+        await harness.reload()
 
         def turned() -> bool:
             nonlocal absent
             slots = harness.pool.slots()
             absent = max(absent, slots["empty"] + slots["booting"] + slots["stopping"])
             harness.dispatch(harness.claim("noop"), 2)
-            return harness.pool.restarts["recycled"] == 4
+            return harness.pool.restarts["reloaded"] == 4
 
         await eventually_async(turned, every=0.0005)
         await harness.free(4)
@@ -244,46 +244,26 @@ async def test_workers_are_recycled_one_after_the_other_and_tasks_go_on() -> Non
         assert {outcome.kind for outcome in harness.outcomes.values()} == {OutcomeKind.RETURNED}
 
 
-async def test_a_recycled_worker_finishes_what_it_runs(tmp_path: Path) -> None:
+async def test_a_worker_with_an_old_app_finishes_what_it_runs(tmp_path: Path) -> None:
     done = tmp_path / "done"
     async with pooled() as harness:
         task = harness.start("wait_for", json.dumps({"path": str(done)}))
         waiting = harness.start("noop", ahead=1)
-        harness.pool.recycle()
+        await harness.reload()
         assert not harness.dispatch(harness.claim("noop"), 8)
         done.touch()
         assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
         assert (await harness.outcome(waiting)).kind is OutcomeKind.RETURNED
-        await eventually_async(lambda: harness.pool.restarts["recycled"] == 1)
+        await eventually_async(lambda: harness.pool.restarts["reloaded"] == 1)
         await harness.free()
 
 
 async def test_a_worker_that_does_not_leave_is_killed() -> None:
     async with pooled(grace=0.2) as harness:
         os.kill(harness.worker(), signal.SIGSTOP)
-        harness.pool.recycle()
-        await eventually_async(lambda: harness.pool.restarts["recycled"] == 1, timeout=3)
+        await harness.reload()
+        await eventually_async(lambda: harness.pool.restarts["reloaded"] == 1, timeout=3)
         await harness.free()
-
-
-async def test_the_number_of_slots_can_be_changed(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    async with pooled(processes=1) as harness:
-        harness.pool.resize(4)
-        await harness.free(4)
-        tasks = [harness.start("wait_for", json.dumps({"path": str(done)})) for _ in range(4)]
-        harness.pool.resize(2)
-        assert sum(harness.pool.slots().values()) == 4
-        done.touch()
-        for task in tasks:
-            assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
-        await eventually_async(lambda: sum(harness.pool.slots().values()) == 2)
-        assert harness.pool.restarts == {"resized": 2}
-        await harness.free(2)
-        harness.pool.resize(3)
-        await harness.free(3)
-        with pytest.raises(ValueError, match="processes 0"):
-            harness.pool.resize(0)
 
 
 async def test_stop_ends_everything_at_once() -> None:

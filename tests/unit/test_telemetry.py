@@ -138,7 +138,7 @@ def test_a_minute_is_summed_up_and_a_quiet_one_is_not(telemetry: Telemetry, log:
         ("crashed", "warning", 1),
         ("idle", "warning", 1),
         ("max_tasks", "info", 1),
-        ("recycled", "info", 1),
+        ("reloaded", "info", 1),
         ("stopped", "info", 0),
         ("resized", "info", 0),
     ],

@@ -1,0 +1,368 @@
+"""The pool is changed while tasks run: other numbers of slots, and another app."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgsched.errors import AppError, PoolError
+from pgsched.model import OutcomeKind
+from tests.pool.conftest import Harness, app_in, pooled
+from tests.support import eventually, eventually_async, gone, process
+
+METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
+
+FIRST = """
+import time
+from pathlib import Path
+app = App()
+@app.task
+def version() -> int:
+    return 1
+@app.task(timeout=60)
+def wait_for(path: str, mark: str) -> int:
+    Path(mark).touch()
+    while not Path(path).exists():
+        time.sleep(0.002)
+    return 1
+@app.task
+def former() -> int:
+    return 1
+"""
+SECOND = """
+# Longer, so that no cached code of the first one is taken for its own.
+from pathlib import Path
+app = App()
+@app.task
+def version() -> int:
+    return 2
+@app.task
+def later() -> int:
+    return 2
+"""
+
+
+def write(directory: Path, source: str) -> None:
+    (directory / "written.py").write_text(f"from pgsched.app import App\n{source}\n")
+
+
+@asynccontextmanager
+async def written(directory: Path, source: str = FIRST, **settings: Any) -> AsyncIterator[Harness]:
+    harness = app_in(directory, source, **settings)
+    await harness.pool.start()
+    try:
+        yield harness
+    finally:
+        await harness.pool.stop()
+    assert set(harness.outcomes) == set(harness.dispatched), "a claim without an outcome"
+
+
+async def begun(harness: Harness, directory: Path, name: str = "0") -> int:
+    """Start a task that waits for the file "done", and wait until it runs; its id."""
+    mark = directory / f"mark {name}"
+    task = harness.start("wait_for", json.dumps({"path": str(directory / "done"), "mark": str(mark)}))
+    await eventually_async(mark.exists)
+    return task
+
+
+async def value(harness: Harness, task_type: str) -> str | None:
+    """Run a task as soon as a worker may have it; its result."""
+    claim = harness.claim(task_type)
+    await eventually_async(lambda: harness.dispatch(claim), "a worker that may have it")
+    outcome = await harness.outcome(claim.task_id)
+    assert outcome.kind is OutcomeKind.RETURNED, outcome
+    return outcome.result
+
+
+async def test_the_number_of_slots_can_be_changed(tmp_path: Path) -> None:
+    async with pooled(processes=1) as harness:
+        harness.pool.resize(4)
+        await harness.free(4)
+        tasks = [await begun(harness, tmp_path, str(number)) for number in range(4)]
+        harness.pool.resize(2)
+        assert sum(harness.pool.slots().values()) == 4
+        (tmp_path / "done").touch()
+        for task in tasks:
+            assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
+        await eventually_async(lambda: sum(harness.pool.slots().values()) == 2)
+        assert harness.pool.restarts == {"resized": 2}
+        await harness.free(2)
+        harness.pool.resize(3)
+        await harness.free(3)
+        with pytest.raises(ValueError, match="processes 0"):
+            harness.pool.resize(0)
+
+
+async def test_slots_without_a_task_go_first(tmp_path: Path) -> None:
+    async with pooled(processes=3) as harness:
+        naps = [harness.start("nap", '{"seconds": 0.2}') for _ in range(2)]
+        task = await begun(harness, tmp_path)
+        for nap in naps:
+            await harness.outcome(nap)
+        [running] = harness.pool.running()
+        assert running.slot == 2
+        harness.pool.resize(1)
+        await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
+        assert harness.pool.running()[0].slot == running.slot
+        assert harness.pool.free() == 0
+        (tmp_path / "done").touch()
+        assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
+        await harness.free(1)
+        assert harness.pool.restarts == {"resized": 2}
+
+
+async def test_a_slot_that_was_to_go_and_is_wanted_again_stays(tmp_path: Path) -> None:
+    """No more tasks run at once than the larger number says."""
+    async with pooled(processes=2) as harness:
+        tasks = [await begun(harness, tmp_path, str(number)) for number in range(2)]
+        pids = set(harness.workers())
+        for number in (1, 2, 1, 2):
+            harness.pool.resize(number)
+        assert sum(harness.pool.slots().values()) == 2
+        assert not harness.dispatch(harness.claim("noop"))
+        (tmp_path / "done").touch()
+        for task in tasks:
+            await harness.outcome(task)
+        await harness.free(2)
+        assert set(harness.workers()) == pids
+        assert not harness.pool.restarts
+
+
+async def test_what_was_sent_ahead_to_a_slot_that_goes_is_taken_back(tmp_path: Path) -> None:
+    async with pooled(processes=2) as harness:
+        tasks = [await begun(harness, tmp_path, str(number)) for number in range(2)]
+        waiting = [harness.start("noop", ahead=4) for _ in range(4)]
+        harness.pool.resize(1)
+        back = [task for task in waiting if task in harness.outcomes]
+        # Two waited behind each task, and one of the two goes.
+        assert len(back) == 2
+        assert {harness.outcomes[task][:2] for task in back} == {(OutcomeKind.INTERRUPTED, 0.0)}
+        (tmp_path / "done").touch()
+        for task in {*tasks, *waiting} - set(back):
+            assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
+        await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
+
+
+async def test_a_task_is_held_to_its_limit_in_a_slot_that_goes() -> None:
+    async with pooled(processes=2, grace=0.2) as harness:
+        tasks = [harness.start("stubborn", timeout=0.3) for _ in range(2)]
+        harness.pool.resize(1)
+        kinds = {(await harness.outcome(task)).kind for task in tasks}
+        assert OutcomeKind.TIMED_OUT in kinds
+        await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
+        await harness.free(1)
+
+
+async def test_the_slots_of_a_pool_that_was_made_smaller_leave_no_descriptor() -> None:
+    async with pooled(processes=1) as harness:
+        await harness.free()
+        descriptors = len(os.listdir("/proc/self/fd"))
+        harness.pool.resize(12)
+        await harness.free(12, timeout=20)
+        harness.pool.resize(1)
+        await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(harness.workers()) == 1
+
+
+@METHODS
+async def test_new_code_is_taken_and_a_running_task_ends_in_the_old(method: str, tmp_path: Path) -> None:
+    async with written(tmp_path, processes=2, start_method=method) as harness:
+        task = await begun(harness, tmp_path)
+        before, forkserver = set(harness.workers()), harness.forkserver
+        write(tmp_path, SECOND)
+        await harness.reload()
+        assert set(harness.pool.task_types) == {"version", "later"}
+        assert await value(harness, "later") == "2"
+        assert await value(harness, "version") == "2"
+        assert len(before & set(harness.workers())) == 1, "the one that runs the task"
+        assert harness.said("reload_finished") == []
+        (tmp_path / "done").touch()
+        assert (await harness.outcome(task)).result == "1"
+        await eventually_async(lambda: harness.said("reload_finished"))
+        assert not before & set(harness.workers())
+        assert harness.pool.restarts == {"reloaded": 2}
+        assert not harness.said("app_changed")
+        if method == "forkserver":
+            assert harness.forkserver != forkserver
+            await eventually_async(lambda: gone(forkserver))
+        # What is born later has the new app too.
+        os.kill(harness.worker(), signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.restarts["idle"] == 1)
+        await harness.free(2)
+        assert await value(harness, "version") == "2"
+        assert not harness.said("forkserver_died")
+
+
+async def test_tasks_that_only_the_new_app_has_wait_for_a_worker_that_has_it(tmp_path: Path) -> None:
+    async with written(tmp_path, processes=2) as harness:
+        tasks = [await begun(harness, tmp_path, str(number)) for number in range(2)]
+        write(tmp_path, SECOND)
+        await harness.reload()
+        assert not harness.dispatch(harness.claim("later"), ahead=4)
+        assert not harness.dispatch(harness.claim("version"), ahead=4), "nothing is sent ahead to an old app"
+        (tmp_path / "done").touch()
+        assert await value(harness, "later") == "2"
+        for task in tasks:
+            assert (await harness.outcome(task)).kind is OutcomeKind.RETURNED
+
+
+async def test_tasks_that_only_the_new_app_has_wait_for_an_idle_worker_to_be_replaced(tmp_path: Path) -> None:
+    async with written(tmp_path, processes=2) as harness:
+        write(tmp_path, SECOND)
+        await harness.reload()
+        assert harness.pool.free() == 1, "the other one leaves"
+        assert not harness.dispatch(harness.claim("later"))
+        assert harness.dispatch(harness.claim("version"))
+        assert await value(harness, "later") == "2"
+        assert {outcome.result for outcome in harness.outcomes.values()} == {"1", "2"}
+
+
+async def test_the_workers_are_replaced_one_by_one(tmp_path: Path) -> None:
+    async with written(tmp_path, processes=4) as harness:
+        write(tmp_path, SECOND)
+        absent = 0
+
+        def finished() -> bool:
+            nonlocal absent
+            slots = harness.pool.slots()
+            absent = max(absent, slots["empty"] + slots["booting"] + slots["stopping"])
+            harness.dispatch(harness.claim("version"), 2)
+            return bool(harness.said("reload_finished"))
+
+        await harness.reload()
+        await eventually_async(finished, every=0.0005)
+        await harness.free(4)
+        assert absent == 1
+        assert {outcome.kind for outcome in harness.outcomes.values()} == {OutcomeKind.RETURNED}
+        assert {outcome.result for outcome in harness.outcomes.values()} <= {"1", "2"}
+
+
+@METHODS
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("raise ValueError('broken by a deploy')", "ValueError: broken by a deploy"),
+        ("def :", "SyntaxError"),
+        ("app = 3", "must be an App"),
+        ("import os; os._exit(3)", "exited with code 3"),
+    ],
+)
+async def test_an_app_that_cannot_be_imported_leaves_the_old_one_in_service(
+    method: str, source: str, error: str, tmp_path: Path
+) -> None:
+    async with written(tmp_path, processes=2) as harness:
+        before, forkserver = harness.workers(), harness.forkserver
+        write(tmp_path, f"# another\n{source}")
+        with pytest.raises((AppError, PoolError), match=error):
+            await harness.reload()
+        assert set(harness.pool.task_types) == {"version", "wait_for", "former"}
+        assert await value(harness, "former") == "1"
+        assert (harness.workers(), harness.forkserver) == (before, forkserver)
+        assert not harness.pool.restarts
+        assert not harness.events or {name for name, _ in harness.events} == {"worker_ready"}
+        write(tmp_path, SECOND)
+        await harness.reload()
+        assert await value(harness, "later") == "2"
+
+
+async def test_an_import_that_takes_too_long_is_a_reload_that_failed(tmp_path: Path) -> None:
+    async with written(tmp_path, boot_timeout=4.0) as harness:
+        write(tmp_path, "import time; time.sleep(600)")
+        with pytest.raises(PoolError, match="takes longer than 4 s"):
+            await harness.reload()
+        assert await value(harness, "former") == "1"
+
+
+async def test_a_forkserver_that_is_killed_while_it_imports_is_a_reload_that_failed(tmp_path: Path) -> None:
+    async with written(tmp_path) as harness:
+        write(tmp_path, "import time\ntime.sleep(600)\napp = App()")
+        reloading = asyncio.create_task(harness.reload())
+        others = harness.pool._workers.filler._others
+        await eventually_async(lambda: harness.pool._workers.filler._others is not others)
+        [keeper] = harness.pool._workers.filler._others
+        assert keeper.pid is not None
+        os.kill(keeper.pid, signal.SIGKILL)
+        with pytest.raises(PoolError, match=r"the forkserver was lost: killed by signal 9 \(SIGKILL\)"):
+            await reloading
+        assert await value(harness, "version") == "1"
+
+
+async def test_a_forkserver_that_dies_before_it_is_in_service_changes_nothing(tmp_path: Path) -> None:
+    async with written(tmp_path) as harness:
+        write(tmp_path, SECOND)
+        async with harness.pool.reload() as adopt:
+            [keeper] = harness.pool._workers.filler._others
+            assert keeper.pid is not None
+            os.kill(keeper.pid, signal.SIGKILL)
+            await eventually_async(lambda: keeper.pid is None)
+            with pytest.raises(PoolError, match="lost before it was needed"):
+                adopt()
+        assert await value(harness, "former") == "1"
+
+
+async def test_one_that_is_not_taken_is_gone(tmp_path: Path) -> None:
+    async with written(tmp_path) as harness:
+        async with harness.pool.reload():
+            [keeper] = harness.pool._workers.filler._others
+            pid = keeper.pid
+        assert pid is not None
+        await eventually_async(lambda: keeper.pid is None)
+        assert gone(pid)
+        assert not harness.pool.restarts
+        assert await value(harness, "version") == "1"
+
+
+async def test_reloads_that_follow_one_another_leave_one_forkserver_and_the_last_app(tmp_path: Path) -> None:
+    async with written(tmp_path, processes=2) as harness:
+        task = await begun(harness, tmp_path)
+        for number in range(3, 6):
+            write(tmp_path, f"# {'x' * number}\napp = App()\n@app.task\ndef version() -> int:\n    return {number}")
+            await harness.reload()
+        assert await value(harness, "version") == "5"
+        await eventually_async(lambda: not [k for k in harness.pool._workers.filler._others if k.pid is not None])
+        (tmp_path / "done").touch()
+        assert (await harness.outcome(task)).result == "1"
+        await eventually_async(lambda: harness.said("reload_finished"))
+        await harness.free(2)
+        assert [await value(harness, "version") for _ in range(4)] == ["5"] * 4
+
+
+async def test_a_worker_that_the_old_forkserver_owes_is_born_of_the_new_one(tmp_path: Path) -> None:
+    async with written(tmp_path, processes=2) as harness:
+        os.kill(harness.forkserver, signal.SIGSTOP)
+        os.kill(harness.worker(0), signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.slots()["booting"] == 1)
+        write(tmp_path, SECOND)
+        await harness.reload()
+        await eventually_async(lambda: harness.said("reload_finished"))
+        await harness.free(2)
+        assert [await value(harness, "version") for _ in range(4)] == ["2"] * 4
+        assert harness.pool.restarts == {"idle": 1, "reloaded": 1}
+
+
+async def test_a_new_forkserver_looks_after_the_workers_of_the_old(tmp_path: Path) -> None:
+    """When the supervisor is killed, nobody else ends what a task has started in the worker's group."""
+    source = (
+        FIRST
+        + "\nimport subprocess\n@app.task\ndef start() -> int:\n    return subprocess.Popen(['sleep', '600']).pid\n"
+    )
+    async with written(tmp_path, source) as harness:
+        pid = int(await value(harness, "start") or 0)
+        async with harness.pool.reload() as adopt:
+            # Busy, or its worker would be replaced, and the group ended with it.
+            task = await begun(harness, tmp_path)
+            adopt()
+        keeper = harness.pool._workers.filler._keeper
+        assert keeper._launcher is not None
+        # What a supervisor's end looks like to it.
+        keeper._launcher.hang_up()
+        eventually(lambda: gone(pid))
+        await harness.outcome(task)
+        await eventually_async(lambda: process(pid) is None, "the orphan is collected")
