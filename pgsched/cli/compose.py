@@ -17,7 +17,7 @@ from pgsched.store.redaction import redact
 from pgsched.store.store import Store
 from pgsched.supervisor.supervisor import Supervisor
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP = (signal.SIGTERM, signal.SIGINT)
 """Each drains; a second one, of either kind, cuts the drain short."""
 
 
@@ -39,8 +39,11 @@ async def run(
         supervisor = _build(settings, observation, on_outcome)
         await observation.start(supervisor.health)
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in STOP:
             loop.add_signal_handler(number, supervisor.stop)
+        loop.add_signal_handler(signal.SIGHUP, supervisor.changes.reload)
+        loop.add_signal_handler(signal.SIGTTIN, supervisor.changes.step, 1)
+        loop.add_signal_handler(signal.SIGTTOU, supervisor.changes.step, -1)
         stopping = asyncio.create_task(_stop_when(stop, supervisor))
         try:
             code = await supervisor.run()

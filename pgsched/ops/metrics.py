@@ -113,6 +113,9 @@ class Metrics:
         for reason in REPLACED:
             # A counter that begins with 1 has not risen, for whoever watches it.
             self._restarts[reason,]
+        self._reloads = _counter("pgsched_reloads_total", "Times that the app was to be imported anew.", "result")
+        for result in ("succeeded", "failed"):
+            self._reloads[result,]
         self._fenced = _counter("pgsched_fenced_total", "Verdicts that were too late and changed no row.")[()]
         self._reaped = _counter("pgsched_reaped_total", "Claims taken over from dead supervisors.")[()]
         self._outages = _counter("pgsched_database_outages_total", "Times that the database went away.")[()]
@@ -234,6 +237,10 @@ class Metrics:
         :param reason: one of a closed set; it becomes a label.
         """
         self._restarts[reason,].inc()
+
+    def reloaded(self, result: str) -> None:
+        """The app was to be imported anew: "succeeded", or "failed"."""
+        self._reloads[result,].inc()
 
     def database_lost(self) -> None:
         """The database went away; to be called once an outage."""

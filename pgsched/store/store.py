@@ -130,6 +130,10 @@ class Store:
         """Renew a lease; False when it has run out, which is final, or is somebody else's."""
         return bool(await self._ask(self._lease, "renew", supervisor_id, lease, self._me))
 
+    async def announce(self, supervisor_id: int, identity: Identity) -> None:
+        """Say how many processes there are now, and for which task types."""
+        await self._ask(self._lease, "announce", supervisor_id, identity.processes, texts(identity.task_types))
+
     async def deregister(self, supervisor_id: int) -> None:
         """Give the lease up; claims that are left can be reaped at once."""
         await self._ask(self._lease, "deregister", supervisor_id)

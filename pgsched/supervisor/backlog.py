@@ -58,9 +58,9 @@ class Backlog:
         self._waiting.clear()
         return claims
 
-    def discard(self, task_ids: set[int]) -> list[Claim]:
-        """Take out the claims of these tasks and return them."""
-        taken = [claim for claim, _ in self._waiting if claim.task_id in task_ids]
+    def discard(self, unwanted: Callable[[Claim], bool]) -> list[Claim]:
+        """Take out these claims and return them."""
+        taken = [claim for claim, _ in self._waiting if unwanted(claim)]
         if taken:
-            self._waiting = deque(waiting for waiting in self._waiting if waiting[0].task_id not in task_ids)
+            self._waiting = deque(waiting for waiting in self._waiting if not unwanted(waiting[0]))
         return taken

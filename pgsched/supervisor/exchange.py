@@ -107,6 +107,12 @@ class Exchange:
         if began >= self._unsure_until:
             self.strays_suspected = False
 
+    def serve(self, task_types: list[str]) -> None:
+        """Claim these types from now on; to be called in `quiet`: what a claim under way brings is of the old ones."""
+        self._task_types = task_types
+        self._survey.keep(task_types)
+        self.rest.wake()
+
     async def cease(self) -> None:
         """Claim nothing more, and wait until what a claim under way brings is in the books."""
         self.claiming = False

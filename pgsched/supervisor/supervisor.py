@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from pgsched.config import Settings
 from pgsched.errors import DatabaseError, ExitCode
-from pgsched.model import Claim, Identity, Outcome, OutcomeKind, Retry
+from pgsched.model import Claim, Outcome, OutcomeKind
 from pgsched.pool.pool import Ended, Pool
 from pgsched.rules import demand
 from pgsched.rules.backoff import Backoff
@@ -21,13 +21,13 @@ from pgsched.rules.states import SUPERVISOR, SupervisorState, advance
 from pgsched.rules.verdict import decide
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.changing import Announcer, Changes
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.exchange import Exchange, LeaseLostError
 from pgsched.supervisor.feeding import Feeder
 from pgsched.supervisor.health import judge
 from pgsched.supervisor.holdings import Holdings
-from pgsched.supervisor.identity import identify
 from pgsched.supervisor.listening import Listener
 from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.reaping import Reaper
@@ -43,8 +43,6 @@ FINAL_ATTEMPTS = 2
 """How often the last words are tried before what they say is left for others to find out."""
 PATIENCE = 1.0
 """Seconds that the database gets after a second signal to answer what is under way, and again for the last words."""
-DEFAULT_RETRY = Retry()
-"""For claims of types that only another supervisor knows (it died, we reaped)."""
 
 
 class Supervisor:
@@ -65,7 +63,6 @@ class Supervisor:
         self._store = store
         self._pool = pool
         self._observer = observer
-        self._version = version
         self._on_ready = on_ready
         self._holdings = Holdings()
         self._backlog = Backlog()
@@ -75,7 +72,7 @@ class Supervisor:
         self._force_asked = asyncio.Event()
         self._ended = asyncio.Event()
         self._feeder = Feeder(pool, self._backlog, self._durations, may=self._may_feed, fed=self._fed)
-        self._identity: Identity | None = None
+        self.changes = Changes(settings, pool, self._backlog, observer, version=version, give_back=self._give_back)
         self._exchange: Exchange | None = None
 
     def stop(self) -> None:
@@ -119,9 +116,8 @@ class Supervisor:
         await self._store.check_schema()
         task_types = await self._pool.start()
         self._observer.event("pool_started", logging.INFO, task_types=sorted(task_types))
+        self.changes.begin(task_types)
         settings = self.settings
-        types = tuple(sorted(task_types))
-        self._identity = identify(settings.processes, settings.queues, types, self._version, settings.partitions)
         self._exchange = Exchange(
             self._store,
             self._trust,
@@ -129,7 +125,7 @@ class Supervisor:
             self._backlog,
             self._durations,
             self._observer,
-            slots=lambda: settings.processes,
+            slots=lambda: self._pool.settings.processes,
             free=self._pool.free,
             occupied=self._feeder.occupied,
             feed=self._feeder.feed,
@@ -155,12 +151,12 @@ class Supervisor:
                 await self._void(self._exchange, supervisor_id)
 
     async def _register(self) -> int:
-        assert self._identity is not None
         backoff = Backoff(base=0.1, cap=5.0)
         while True:
             started = lease_clock()
+            self.changes.told = self.changes.identity
             try:
-                supervisor_id = await self._store.register(self._identity, self.settings.lease)
+                supervisor_id = await self._store.register(self.changes.told, self.settings.lease)
             except DatabaseError:
                 await asyncio.sleep(backoff.failed(random.random))
                 continue
@@ -170,7 +166,6 @@ class Supervisor:
             return supervisor_id
 
     def _duties(self, exchange: Exchange, supervisor_id: int) -> list[Duty]:
-        assert self._identity is not None
         settings, store, observer = self.settings, self._store, self._observer
         watcher = Watcher(
             store,
@@ -184,7 +179,7 @@ class Supervisor:
         watch = Duty("watch", watcher.turn, observer)
         reaper = Reaper(
             store,
-            self._identity,
+            self.changes.identity,
             self._holdings,
             exchange,
             observer,
@@ -193,12 +188,15 @@ class Supervisor:
             on_outcome=self._conclude,
         )
         renewal = self._renewal(supervisor_id)
+        announce = Duty("announce", Announcer(store, self.changes, supervisor_id=supervisor_id).turn, observer)
+        self.changes.on_change = announce.wake
         duties = [
             Duty("exchange", exchange.turn, observer, sleep=exchange.sleep),
             Duty("renewal", renewal.turn, observer),
             Duty("expiry", Expiry(self._trust).turn, observer),
             Duty("reap", reaper.turn, observer),
             watch,
+            announce,
         ]
         if self._listens:
 
@@ -252,8 +250,8 @@ class Supervisor:
             await asyncio.sleep(min(pause, TEND))
 
     async def _drain_when_asked(self) -> None:
-        await self._stop_asked.wait()
         assert self._exchange is not None
+        await race(self.changes.run(self._exchange), self._stop_asked.wait())
         self._become(SupervisorState.DRAINING)
         await race(self._exchange.cease(), self._overdue())
         self._give_back_waiting()
@@ -295,7 +293,10 @@ class Supervisor:
             await exchange.leave(FINAL_ATTEMPTS)
 
     def _give_back_waiting(self) -> None:
-        for claim in [*self._pool.recall(), *self._backlog.take_all()]:
+        self._give_back([*self._pool.recall(), *self._backlog.take_all()])
+
+    def _give_back(self, claims: list[Claim]) -> None:
+        for claim in claims:
             self._conclude(claim, Outcome(OutcomeKind.INTERRUPTED, 0.0))
 
     def on_outcomes(self, ended: list[Ended]) -> None:
@@ -322,8 +323,7 @@ class Supervisor:
     def _conclude(self, claim: Claim, outcome: Outcome) -> None:
         if outcome.kind in (OutcomeKind.RETURNED, OutcomeKind.RAISED):
             self._durations.observe(claim.task_type, outcome.seconds)
-        task_type = self._pool.task_types.get(claim.task_type)
-        verdict = decide(claim, outcome, task_type.retry if task_type else DEFAULT_RETRY, random.random)
+        verdict = decide(claim, outcome, self.changes.retry(claim.task_type), random.random)
         self._observer.outcome(claim, outcome, verdict)
         if verdict is None:
             self._holdings.remove(claim)

@@ -5,7 +5,7 @@ Filled by ``discover``, moved forward by every claim. It only remembers; the exc
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pgsched.model import Claim, Group, Want
@@ -162,6 +162,11 @@ class Survey:
             self._incomplete = True
         else:
             known.due_at = min(known.due_at, due_at)
+
+    def keep(self, task_types: Collection[str]) -> None:
+        """Forget the groups of all other types; those of types that are new here are yet to be found."""
+        self._known = {key: known for key, known in self._known.items() if known.group.task_type in task_types}
+        self._incomplete = True
 
     def doubt(self) -> None:
         """Rows may have appeared that no claim would find: below a floor, or in a new group."""

@@ -79,7 +79,7 @@ class Watcher:
         if claim not in self._holdings:
             return
         self._backlog.put_back(self._pool.recall())
-        if self._backlog.discard({claim.task_id}):
+        if self._backlog.discard(lambda waiting: waiting.task_id == claim.task_id):
             self._on_outcome(claim, Outcome(OutcomeKind.CANCELLED, 0.0))
 
     def _give_back(self) -> None:
