@@ -1,0 +1,123 @@
+"""The guards of what is changed while tasks run: slots that come and go, another app."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+POOL: Final = "pool/test_live.py"
+SYSTEM: Final = "system/test_live.py"
+
+LIVE: Final = (
+    Mutant(
+        "live-one-by-one",
+        "pool/retiring.py",
+        "if absent < (max(1, len(every) // 2) if slot.worn == MAX_TASKS else 1):",
+        "if True:",
+        f"{POOL}::test_the_workers_are_replaced_one_by_one",
+    ),
+    Mutant(
+        "live-at-rest",
+        "pool/retiring.py",
+        "if slot.worn == RELOADED and slot.state is not SlotState.IDLE:",
+        "if False:",
+        f"{POOL}::test_new_code_is_taken_and_a_running_task_ends_in_the_old",
+    ),
+    Mutant(
+        "live-nothing-ahead",
+        "pool/workers.py",
+        "not slot.full and slot.knows is newest:",
+        "not slot.full:",
+        f"{POOL}::test_tasks_that_only_the_new_app_has_wait_for_a_worker_that_has_it",
+    ),
+    Mutant(
+        "live-types",
+        "pool/workers.py",
+        "if task_type in slot.knows or task_type not in newest:",
+        "if True:",
+        f"{POOL}::test_tasks_that_only_the_new_app_has_wait_for_an_idle_worker_to_be_replaced",
+    ),
+    Mutant(
+        "live-take-back",
+        "pool/workers.py",
+        "        waiting = slot.take_back()\n        if slot.state is SlotState.BOOTING:\n",
+        "        waiting: list[Any] = []\n        if slot.state is SlotState.BOOTING:\n",
+        f"{POOL}::test_what_was_sent_ahead_to_a_slot_that_goes_is_taken_back",
+    ),
+    Mutant(
+        "live-surplus",
+        "pool/workers.py",
+        "        if slot.surplus:\n",
+        "        if slot.reason == sizing.RESIZED:\n",
+        f"{POOL}::test_a_task_is_held_to_its_limit_in_a_slot_that_goes",
+    ),
+    Mutant(
+        "live-idle-first",
+        "pool/sizing.py",
+        "open_slots.sort(key=_worth, reverse=True)",
+        "open_slots.sort(key=lambda slot: slot.number)",
+        f"{POOL}::test_slots_without_a_task_go_first",
+    ),
+    Mutant(
+        "live-opened-again",
+        "pool/sizing.py",
+        "            slot.reason = None\n",
+        "            slot.reason = RESIZED\n",
+        f"{POOL}::test_a_slot_that_was_to_go_and_is_wanted_again_stays",
+    ),
+    Mutant(
+        "live-groups",
+        "pool/keeping.py",
+        "not self._launcher.take_over(owner.groups())",
+        "not self._launcher.take_over([])",
+        f"{POOL}::test_a_new_forkserver_looks_after_the_workers_of_the_old",
+    ),
+    Mutant(
+        "live-owed",
+        "pool/filling.py",
+        "            # Those that it owes us would have the old app.\n            self.forsaken()\n",
+        "",
+        f"{POOL}::test_a_worker_that_the_old_forkserver_owes_is_born_of_the_new_one",
+    ),
+    Mutant(
+        "live-retired-quietly",
+        "pool/keeping.py",
+        "        self._closed = True\n        self.kill()\n",
+        "        self.kill()\n",
+        f"{POOL}::test_new_code_is_taken_and_a_running_task_ends_in_the_old",
+    ),
+    Mutant(
+        "live-died-meanwhile",
+        "pool/keeping.py",
+        "if self._launcher is None or not self.ready or not self._launcher.take_over(owner.groups()):",
+        "if self._launcher is not None and not self._launcher.take_over(owner.groups()):",
+        f"{POOL}::test_a_forkserver_that_dies_before_it_is_in_service_changes_nothing",
+    ),
+    Mutant(
+        "live-claim-under-way",
+        "supervisor/changing.py",
+        "async with self._pool.reload() as adopt, exchange.quiet:",
+        "async with self._pool.reload() as adopt:",
+        f"{SYSTEM}::test_a_claim_under_way_at_the_reload_brings_nothing_that_the_new_app_lacks",
+    ),
+    Mutant(
+        "live-give-back",
+        "supervisor/changing.py",
+        "self._give_back(self._backlog.discard(",
+        "list(self._backlog.discard(",
+        f"{SYSTEM}::test_types_that_the_new_app_lacks_are_given_back",
+    ),
+    Mutant(
+        "live-at-least-one",
+        "supervisor/changing.py",
+        "min(max(self._wanted + by, 1), MAX_PROCESSES)",
+        "min(self._wanted + by, MAX_PROCESSES)",
+        f"{SYSTEM}::test_slots_come_and_go_by_signals_under_load",
+    ),
+    Mutant(
+        "live-once-for-all",
+        "supervisor/changing.py",
+        "                self._reload_asked.clear()\n                await self._reload(exchange)\n",
+        "                await self._reload(exchange)\n",
+        f"{SYSTEM}::test_ten_hangups_at_once_are_two_reloads_at_most",
+    ),
+)
