@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 POOL: Final = "pool/test_live.py"
+UNIT: Final = "unit/test_changing.py"
 SYSTEM: Final = "system/test_live.py"
 
 LIVE: Final = (
@@ -104,14 +105,14 @@ LIVE: Final = (
         "supervisor/changing.py",
         "self._give_back(self._backlog.discard(",
         "list(self._backlog.discard(",
-        f"{SYSTEM}::test_types_that_the_new_app_lacks_are_given_back",
+        f"{UNIT}::test_a_reload_gives_back_what_the_new_app_lacks",
     ),
     Mutant(
         "live-at-least-one",
         "supervisor/changing.py",
         "min(max(self._wanted + by, 1), MAX_PROCESSES)",
         "min(self._wanted + by, MAX_PROCESSES)",
-        f"{SYSTEM}::test_slots_come_and_go_by_signals_under_load",
+        f"{UNIT}::test_there_is_always_a_slot_and_never_more_than_there_may_be",
     ),
     Mutant(
         "live-once-for-all",
