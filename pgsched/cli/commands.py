@@ -9,6 +9,7 @@ from pgsched.cli.enqueue import enqueue
 from pgsched.cli.look import show, status, tasks
 from pgsched.cli.options import CONTEXT, Group
 from pgsched.cli.run import run
+from pgsched.cli.scale import scale
 from pgsched.cli.setup import check, migrate
 
 
@@ -25,5 +26,5 @@ def pgsched() -> None:
     """
 
 
-for command in (run, demo, migrate, check, enqueue, status, tasks, show, retry, cancel, prune):
+for command in (run, scale, demo, migrate, check, enqueue, status, tasks, show, retry, cancel, prune):
     pgsched.add_command(command)

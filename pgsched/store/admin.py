@@ -1,4 +1,4 @@
-"""What an operator does to tasks: retry, cancel, prune; what he sees of them is in ``views``.
+"""What an operator does: retry, cancel and prune tasks, scale supervisors; what he sees is in ``views``.
 
 Everything works in batches, each a short transaction that locks tasks in the order of their ids, and is tried again
 quietly when it meets a conflict. What was done stays done if a later batch fails. Runs in the command line.
@@ -16,7 +16,7 @@ from pgsched.store.refusals import refusals, retried
 from pgsched.store.statements import rows, run
 from pgsched.store.views import Filter, list_tasks, parameters, show, status
 
-__all__ = ["Changed", "Filter", "cancel", "drop_ranges", "list_tasks", "prune", "retry", "show", "status"]
+__all__ = ["Changed", "Filter", "cancel", "drop_ranges", "list_tasks", "prune", "retry", "scale", "show", "status"]
 
 BATCH: Final = 1000
 _LIVE: Final = (Status.QUEUED, Status.PROCESSING)
@@ -103,6 +103,37 @@ def drop_ranges(conn: psycopg.Connection[Any], older_than: float) -> int:
             while looked_at == BATCH:
                 looked_at, after = retried(delete_failures)
     return tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A supervisor that was asked for another number of processes."""
+
+    id: int
+    host: str
+    pid: int
+    before: int
+    """How many it had."""
+
+
+def scale(conn: psycopg.Connection[Any], processes: int, supervisors: Sequence[str] | None) -> list[Asked]:
+    """Ask live supervisors for another number of processes; those that listen are told at once.
+
+    :param supervisors: hosts, or ids as text; None: all.
+    :return: those that were asked, by id.
+    :raises DatabaseError: the server refused.
+    """
+
+    def ask() -> list[tuple[Any, ...]]:
+        with conn.transaction():
+            found = rows(conn, "scale", processes, supervisors)
+            run(conn, "notify", "scale")
+        return found
+
+    with refusals("cannot scale supervisors"):
+        return [
+            Asked(id=number, host=host, pid=pid, before=before) for number, host, pid, before in sorted(retried(ask))
+        ]
 
 
 def _change(

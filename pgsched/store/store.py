@@ -21,7 +21,7 @@ from pgsched.store.pipeline import Statement
 from pgsched.store.redaction import one_line
 from pgsched.store.schema import require_async
 
-__all__ = ["Burden", "Depth", "Depths", "Exchanged", "Hint", "Readied", "Store", "TableSize"]
+__all__ = ["Burden", "Depth", "Depths", "Exchanged", "Hint", "Readied", "Renewed", "Store", "TableSize"]
 
 
 class Depth(NamedTuple):
@@ -62,6 +62,13 @@ class Burden(NamedTuple):
     oldest_transactions: int
     """Over how many transactions."""
     tables: list[TableSize]
+
+
+class Renewed(NamedTuple):
+    """What a renewal tells."""
+
+    wanted: int | None
+    """Processes that somebody asks for, until it is announced that they are there."""
 
 
 class Store:
@@ -126,13 +133,18 @@ class Store:
         rows = await self._ask(self._lease, "register", *place, *serves, lease, bound)
         return int(rows[0][0])
 
-    async def renew(self, supervisor_id: int, lease: float) -> bool:
-        """Renew a lease; False when it has run out, which is final, or is somebody else's."""
-        return bool(await self._ask(self._lease, "renew", supervisor_id, lease, self._me))
+    async def renew(self, supervisor_id: int, lease: float) -> Renewed | None:
+        """Renew a lease; None when it has run out, which is final, or is somebody else's."""
+        rows = await self._ask(self._lease, "renew", supervisor_id, lease, self._me)
+        return Renewed(*rows[0]) if rows else None
 
-    async def announce(self, supervisor_id: int, identity: Identity) -> None:
-        """Say how many processes there are now, and for which task types."""
-        await self._ask(self._lease, "announce", supervisor_id, identity.processes, texts(identity.task_types))
+    async def announce(self, supervisor_id: int, identity: Identity, taken: int | None = None) -> None:
+        """Say how many processes there are now, and for which task types.
+
+        :param taken: the wanted number that this answers.
+        """
+        serves = (identity.processes, texts(identity.task_types))
+        await self._ask(self._lease, "announce", supervisor_id, *serves, taken)
 
     async def deregister(self, supervisor_id: int) -> None:
         """Give the lease up; claims that are left can be reaped at once."""

@@ -59,6 +59,8 @@ class Changes:
         """What our row should say; nobody before :meth:`begin`."""
         self.told = self.identity
         """What it says."""
+        self.taken: int | None = None
+        """The number that was asked for there and is not answered yet."""
 
     def begin(self, task_types: Mapping[str, TaskType]) -> None:
         """The pool has started, with these types."""
@@ -83,6 +85,13 @@ class Changes:
         self._wanted = processes
         if self._open:
             self._resize()
+
+    def take(self, wanted: int) -> None:
+        """Somebody asks for so many slots by our row; what it says later is the answer."""
+        if self._open:
+            self.resize(wanted)
+            self.taken = wanted
+            self.on_change()
 
     async def run(self, exchange: Exchange) -> None:
         """Do what is asked until cancelled; what was asked before is done first."""
@@ -158,8 +167,11 @@ class Announcer:
 
     async def turn(self) -> float:
         """Say what has changed since it was last said."""
-        identity = self._changes.identity
-        if identity != self._changes.told:
-            await self._store.announce(self._supervisor_id, identity)
-            self._changes.told = identity
-        return REST if identity == self._changes.identity else 0.0
+        changes = self._changes
+        while changes.identity != changes.told or changes.taken is not None:
+            identity, taken = changes.identity, changes.taken
+            await self._store.announce(self._supervisor_id, identity, taken)
+            changes.told = identity
+            if changes.taken == taken:
+                changes.taken = None
+        return REST

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pgsched.store.store import Hint, Store
 
 CANCEL = "cancel"
-"""Payload of the hint that running tasks may have been cancelled; any other payload means new rows."""
+"""Payload of the hint that running tasks may have been cancelled; any other payload means new rows, but one:"""
+SCALE = "scale"
+"""Somebody asks for another number of processes."""
 NOBODY = 0
 """Sender of a hint that is our own guess."""
 
@@ -19,10 +21,18 @@ class Listener:
     :param on_queued: gets the server process that sent the hint.
     """
 
-    def __init__(self, store: Store, *, on_queued: Callable[[int], None], on_cancelled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_queued: Callable[[int], None],
+        on_cancelled: Callable[[], None],
+        on_scaled: Callable[[], None],
+    ) -> None:
         self._store = store
         self._on_queued = on_queued
         self._on_cancelled = on_cancelled
+        self._on_scaled = on_scaled
 
     async def turn(self) -> float:
         """Listen until the connection is lost, which raises DatabaseError; the duty then comes back."""
@@ -37,5 +47,7 @@ class Listener:
     def _hear(self, hint: Hint) -> None:
         if hint.payload == CANCEL:
             self._on_cancelled()
+        elif hint.payload == SCALE:
+            self._on_scaled()
         else:
             self._on_queued(hint.sender)

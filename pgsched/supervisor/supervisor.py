@@ -187,12 +187,12 @@ class Supervisor:
             interval=settings.reap_interval,
             on_outcome=self._conclude,
         )
-        renewal = self._renewal(supervisor_id)
+        renew = Duty("renewal", self._renewal(supervisor_id).turn, observer)
         announce = Duty("announce", Announcer(store, self.changes, supervisor_id=supervisor_id).turn, observer)
         self.changes.on_change = announce.wake
         duties = [
             Duty("exchange", exchange.turn, observer, sleep=exchange.sleep),
-            Duty("renewal", renewal.turn, observer),
+            renew,
             Duty("expiry", Expiry(self._trust).turn, observer),
             Duty("reap", reaper.turn, observer),
             watch,
@@ -204,7 +204,9 @@ class Supervisor:
                 watcher.hint()
                 watch.wake()
 
-            listener = Listener(store, on_queued=exchange.notified, on_cancelled=on_cancelled)
+            listener = Listener(
+                store, on_queued=exchange.notified, on_cancelled=on_cancelled, on_scaled=renew.wake
+            )
             duties.append(Duty("listen", listener.turn, observer))
         if settings.prune_older_than is not None:
             duties.append(Duty("prune", Pruner(store, observer, older_than=settings.prune_older_than).turn, observer))

@@ -5,7 +5,7 @@ All duties that touch the database live inside a tenure, so that losing the leas
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pgsched.rules.lease import Trust
@@ -16,14 +16,27 @@ from pgsched.supervisor.observer import Observer
 
 
 class Renewal:
-    """Renews the lease every third of its length."""
+    """Renews the lease every third of its length.
 
-    def __init__(self, store: Store, trust: Trust, observer: Observer, *, supervisor_id: int, lease: float) -> None:
+    :param on_wanted: called with the number of processes that somebody asks for.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        trust: Trust,
+        observer: Observer,
+        *,
+        supervisor_id: int,
+        lease: float,
+        on_wanted: Callable[[int], None] = lambda wanted: None,
+    ) -> None:
         self._store = store
         self._trust = trust
         self._observer = observer
         self._supervisor_id = supervisor_id
         self._lease = lease
+        self._on_wanted = on_wanted
 
     async def turn(self) -> float:
         """Renew once.
@@ -31,13 +44,16 @@ class Renewal:
         :raises LeaseLostError: the database has given the lease up.
         """
         started = lease_clock()
-        if not await self._store.renew(self._supervisor_id, self._lease):
+        renewed = await self._store.renew(self._supervisor_id, self._lease)
+        if renewed is None:
             raise LeaseLostError
         ended = lease_clock()
         if self._trust.is_late(ended):
             left = self._trust.expires_at - ended
             self._observer.event("renewal_late", logging.WARNING, seconds=ended - started, left=left)
         self._trust.renewed(started)
+        if renewed.wanted is not None:
+            self._on_wanted(renewed.wanted)
         return max(self._trust.renew_due(lease_clock()), 0.0)
 
 

@@ -383,7 +383,7 @@ class TestDeadline:
             await store.renew(1, 60)
         assert store.outage.count == 1
         holder.rollback()
-        assert await store.renew(1, 60) is False
+        assert await store.renew(1, 60) is None
         assert await store._lease.run(("backend", ())) == session
         await store.close()
 
@@ -439,7 +439,7 @@ class TestLoss:
             return await (await connection.execute("SELECT current_setting('enable_seqscan')")).fetchall()
 
         store = Store(dsn)
-        assert await store.renew(1, 60) is False
+        assert await store.renew(1, 60) is None
         assert await store._lease.call(setting) == [("off",)]
         await store.close()
 

@@ -150,8 +150,8 @@ class TestRenewAgainstReap:
             await lease_over(table, slow.id)
             assert len(psycopg.RawCursor(reaper).execute(load("reap"), (me.id, 10)).fetchall()) == 1
             reaper.commit()
-            assert await renewal is False
-            assert await slow.store.renew(slow.id, 60) is False
+            assert await renewal is None
+            assert await slow.store.renew(slow.id, 60) is None
 
     async def test_a_reaper_leaves_alone_whose_renewal_is_on_its_way(
         self, dsn: str, table: Table, connect: Connect

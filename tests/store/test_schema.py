@@ -37,12 +37,17 @@ def version(dsn: str) -> int:
         return schema.version(conn)
 
 
+def applied(place: str = "public", after: int = 0) -> list[str]:
+    """What `migrate` says of the migrations that it applies."""
+    return [f"applied {name} in schema {place}" for version, name in schema.MIGRATIONS.items() if version > after]
+
+
 @both
 def test_migrate_makes_what_require_asks_for(empty_dsn: str, require: Require) -> None:
     with pytest.raises(SchemaError, match=r"no pgsched tables with search_path .* run `pgsched migrate`"):
         require(empty_dsn)
     assert version(empty_dsn) == 0
-    assert schema.migrate(empty_dsn) == ["applied 0001_schema.sql in schema public"]
+    assert schema.migrate(empty_dsn) == applied()
     require(empty_dsn)
     assert version(empty_dsn) == schema.LATEST
 
@@ -52,6 +57,20 @@ def test_migrate_twice_changes_nothing(server: Server, empty_dsn: str) -> None:
     applied = server.sql("SELECT * FROM pgsched_schema", dsn=empty_dsn)
     assert schema.migrate(empty_dsn) == [f"schema public is up to date (version {schema.LATEST})"]
     assert server.sql("SELECT * FROM pgsched_schema", dsn=empty_dsn) == applied
+
+
+def test_tables_of_an_earlier_version_are_brought_up_to_date_with_their_rows(
+    server: Server, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "LATEST", 1)
+        schema.migrate(empty_dsn)
+    values = "INSERT INTO pgsched_supervisors (host, boot_id, pid_namespace, pid, started_ticks, processes, lease_until)"
+    server.sql(f"{values} VALUES ('web-1', 'b', 1, 2, 3, 4, now())", dsn=empty_dsn)
+    server.sql("INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('a', now())", dsn=empty_dsn)
+    assert schema.migrate(empty_dsn) == applied(after=1)
+    assert server.sql("SELECT host, wanted_processes FROM pgsched_supervisors", dsn=empty_dsn) == [("web-1", None)]
+    assert server.value("SELECT count(*) FROM scheduled_tasks", dsn=empty_dsn) == 1
 
 
 def test_f84_two_hosts_migrate_at_once(server: Server, empty_dsn: str) -> None:
@@ -66,10 +85,7 @@ def test_f84_two_hosts_migrate_at_once(server: Server, empty_dsn: str) -> None:
     with ThreadPoolExecutor(6) as threads:
         hosts = [threads.submit(host) for _ in range(6)]
         done = sorted(host.result(30) for host in hosts)
-    assert (
-        done
-        == ["applied 0001_schema.sql in schema public"] + [f"schema public is up to date (version {schema.LATEST})"] * 5
-    )
+    assert done == applied()[:1] + [f"schema public is up to date (version {schema.LATEST})"] * 5
     assert server.value("SELECT count(*) FROM pgsched_schema", dsn=empty_dsn) == schema.LATEST
 
 
@@ -85,7 +101,7 @@ def test_role_with_strict_limits_can_migrate(server: Server, empty_dsn: str) -> 
         migrating = threads.submit(schema.migrate, dsn)
         eventually(lambda: migrating.done() or server.value(waited, other.info.dbname))
         other.rollback()
-        assert migrating.result(30) == ["applied 0001_schema.sql in schema public"]
+        assert migrating.result(30) == applied()
 
 
 @both
@@ -93,7 +109,8 @@ def test_role_with_strict_limits_can_migrate(server: Server, empty_dsn: str) -> 
     ("number", "cure"), [(schema.LATEST + 1, "upgrade pgsched"), (schema.LATEST - 1, "run `pgsched migrate`")]
 )
 def test_f84_other_version_is_refused(server: Server, dsn: str, require: Require, number: int, cure: str) -> None:
-    server.sql("UPDATE pgsched_schema SET version = %s WHERE version = %s", number, schema.LATEST, dsn=dsn)
+    server.sql("DELETE FROM pgsched_schema WHERE version > %s", number, dsn=dsn)
+    server.sql("INSERT INTO pgsched_schema (version) VALUES (%s) ON CONFLICT DO NOTHING", number, dsn=dsn)
     with pytest.raises(SchemaError, match=cure) as caught:
         require(dsn)
     assert "\n" not in str(caught.value)
@@ -123,7 +140,7 @@ def test_f84_tables_outside_of_the_search_path_are_missing(dsn: str, require: Re
 def test_schema_of_its_own(server: Server, empty_dsn: str) -> None:
     server.sql('CREATE SCHEMA "My App"', dsn=empty_dsn)
     dsn = make_conninfo(empty_dsn, options='-c search_path="My\\ App",public')
-    assert schema.migrate(dsn) == ['applied 0001_schema.sql in schema "My App"']
+    assert schema.migrate(dsn) == applied('"My App"')
     require_sync(dsn)
     # Found through the path, though new tables would go to the first schema of it.
     server.sql("CREATE SCHEMA first", dsn=empty_dsn)

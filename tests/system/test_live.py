@@ -1,7 +1,10 @@
 """A running supervisor is changed: its app by SIGHUP, the number of its slots by SIGTTIN and SIGTTOU, under load."""
 
+import json
 import os
+import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -328,6 +331,57 @@ def test_slots_come_and_go_by_signals_under_load(rows: Rows, pgsched_cli: Comman
         return '"processes": 1' in pgsched_cli.run("status", "--json").out
 
     eventually(shown, "the row says so", every=0.2)
+    ends(command)
+
+
+def test_scale_reaches_supervisors_from_elsewhere(rows: Rows, pgsched_cli: CommandLine, audit: Audit) -> None:
+    first, second = (pgsched_cli("run", APP, "--processes", "1") for _ in range(2))
+    numbers = [re.search(r"\d+", command.wait_for(r"registered supervisor=\d+")[0]) for command in (first, second)]
+    assert numbers[0]
+    rows.add("nap", {"seconds": 0.02}, count=150)
+    eventually(audit.entries, "work is under way", timeout=20)
+    ended = pgsched_cli.run("scale", "3")
+    assert ended.code == 0, ended
+    assert ended.out.count("asked for 3 processes; it has 1") == 2
+    for command in (first, second):
+        command.wait_for("resized processes=3 before=1")
+        eventually(lambda command=command: len(workers(command)) == 3)  # type: ignore[misc]
+
+    def shown() -> list[int]:
+        listed = json.loads(pgsched_cli.run("status", "--json").out)["supervisors"]
+        return [each["processes"] for each in listed]
+
+    eventually(lambda: shown() == [3, 3], "the rows say so", every=0.2)
+    ended = pgsched_cli.run("scale", "1", "--supervisor", f"{numbers[0][0]},nowhere", "--json")
+    assert ended.code == 1
+    assert ended.err == "pgsched: there is no live supervisor nowhere\n"
+    told = json.loads(ended.out)
+    assert [each["id"] for each in told["supervisors"]] == [int(numbers[0][0])]
+    assert told["unknown"] == ["nowhere"]
+    first.wait_for("resized processes=1 before=3")
+    # What a signal asks later counts, whatever the row asked for before.
+    first.signal(signal.SIGTTIN)
+    first.wait_for("resized processes=2 before=1")
+    eventually(lambda: sorted(shown()) == [2, 3], "the rows say so", every=0.2)
+    ended = pgsched_cli.run("scale", "2", "--supervisor", socket.gethostname())
+    assert ended.code == 0
+    second.wait_for("resized processes=2 before=3")
+    rows.all_ended(timeout=40)
+    assert "INFO resized" not in second.err.split("before=3")[1]
+    executed_once(rows, audit)
+    ends(first)
+    ends(second)
+    ended = pgsched_cli.run("scale", "2")
+    assert (ended.code, ended.err) == (1, "pgsched: there is no live supervisor\n")
+
+
+def test_scale_reaches_one_that_does_not_listen(rows: Rows, pgsched_cli: CommandLine) -> None:
+    """With its next renewal."""
+    command = pgsched_cli("run", APP, "--processes", "1", "--poll-only", "--lease", "2")
+    command.wait_for("registered")
+    assert pgsched_cli.run("scale", "2").code == 0
+    command.wait_for("resized processes=2")
+    eventually(lambda: len(workers(command)) == 2)
     ends(command)
 
 

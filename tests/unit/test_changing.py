@@ -166,7 +166,8 @@ async def test_a_reload_that_fails_changes_nothing() -> None:
         bench.changes.reload()
         await eventually_async(lambda: "reload_failed" in bench.observer.names())
     assert bench.observer.events[-1] == ("reload_failed", {"error": "cannot import a: no", "traceback": "Traceback"})
-    assert bench.exchange.served == bench.given_back == []
+    assert not bench.exchange.served
+    assert not bench.given_back
     assert bench.changes.identity.task_types == ("both", "old")
 
 
@@ -184,12 +185,14 @@ class Row:
 
     def __init__(self) -> None:
         self.told: list[Identity] = []
+        self.taken: list[int | None] = []
         self.error: Exception | None = None
 
-    async def announce(self, supervisor_id: int, identity: Identity) -> None:
+    async def announce(self, supervisor_id: int, identity: Identity, taken: int | None) -> None:
         if self.error is not None:
             raise self.error
         self.told.append(identity)
+        self.taken.append(taken)
 
 
 async def test_the_row_is_told_of_changes_and_of_nothing_else() -> None:
@@ -210,3 +213,22 @@ async def test_the_row_is_told_of_changes_and_of_nothing_else() -> None:
         await announcer.turn()
     assert [identity.processes for identity in row.told] == [3]
     assert woken == [1]
+    assert row.taken == [None]
+
+
+async def test_a_number_that_the_row_asks_for_is_answered_and_a_later_signal_counts() -> None:
+    bench, row = Bench(), Row()
+    bench.changes.told = bench.changes.identity
+    announcer = Announcer(row, bench.changes, supervisor_id=7)  # type: ignore[arg-type]
+    bench.changes.take(9)
+    assert bench.changes.taken is None, "it does not run yet, and is asked again by the next renewal"
+    async with bench.running():
+        bench.changes.take(2)
+        await announcer.turn()
+        bench.changes.take(5)
+        bench.changes.step(1)
+        await announcer.turn()
+        await announcer.turn()
+    assert bench.pool.sizes == [5, 6]
+    assert [identity.processes for identity in row.told] == [2, 6]
+    assert row.taken == [2, 5]

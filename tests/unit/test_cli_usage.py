@@ -52,6 +52,16 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "abc", "", "1025"])
+def test_scale_names_the_number_and_what_would_be_right(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    line = refused(capsys, "scale", "--no-embedded", "--", value)
+    assert value in line
+
+
+def test_scale_names_the_supervisors_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--supervisor 'web-1,'" in refused(capsys, "scale", "2", "--no-embedded", "--supervisor", "web-1,")
+
+
 @pytest.mark.parametrize(("option", "value"), NUMBERS)
 def test_run_names_option_value_and_what_would_be_right(
     capsys: pytest.CaptureFixture[str], option: str, value: str

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from pgsched.rules.lease import Trust
+from pgsched.store.store import Renewed
 from pgsched.supervisor import tenure
 from pgsched.supervisor.exchange import LeaseLostError
 from pgsched.supervisor.tenure import Expiry, Renewal, race
@@ -18,10 +19,11 @@ class SlowStore:
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self._meanwhile = meanwhile
         self.granted = True
+        self.wanted: int | None = None
 
-    async def renew(self, supervisor_id: int, lease: float) -> bool:
+    async def renew(self, supervisor_id: int, lease: float) -> Renewed | None:
         self._meanwhile()
-        return self.granted
+        return Renewed(self.wanted) if self.granted else None
 
 
 class Clock:
