@@ -8,16 +8,17 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from pgsched.config import MAX_PROCESSES, Settings
-from pgsched.errors import PgschedError
+from pgsched.errors import DatabaseError, PgschedError
 from pgsched.model import Claim, Identity, Retry, TaskType
 from pgsched.pool.pool import Pool
 from pgsched.quantities import available_cpus
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import Exchange
+from pgsched.supervisor.exchange import Exchange, LeaseLostError
 from pgsched.supervisor.identity import identify
 from pgsched.supervisor.observer import Observer
 
@@ -124,10 +125,8 @@ class Changes:
         self._observer.event("reloading", logging.INFO)
         before = set(self._pool.task_types)
         try:
-            # No claim is under way that would bring tasks which nobody here can execute any more.
-            async with self._pool.reload() as adopt, exchange.quiet:
-                adopt()
-                self._swap(exchange)
+            async with self._pool.reload() as adopt:
+                await self._adopt(exchange, adopt)
         except PgschedError as error:
             self._observer.event("reload_failed", logging.ERROR, error=str(error), traceback=error.details or None)
             return
@@ -139,6 +138,17 @@ class Changes:
             added=sorted(now - before) or None,
             removed=sorted(before - now) or None,
         )
+
+    async def _adopt(self, exchange: Exchange, adopt: Callable[[], None]) -> None:
+        """Put another app into service while no claim is under way: it would bring what nobody here can execute."""
+        adopted = False
+        while not adopted:
+            # What became of a claim that was, the exchange's next turn meets too.
+            with suppress(DatabaseError, LeaseLostError):
+                async with exchange.quiet:
+                    adopt()
+                    self._swap(exchange)
+                    adopted = True
 
     def _swap(self, exchange: Exchange) -> None:
         """Another app is in service: claim its types, and give back what it does not have."""

@@ -111,6 +111,7 @@ class Exchange:
         """Claim these types from now on; to be called in `quiet`: what a claim under way brings is of the old ones."""
         self._task_types = task_types
         self._survey.keep(task_types)
+        self._standby.stand_down()
         self.rest.wake()
 
     async def cease(self) -> None:

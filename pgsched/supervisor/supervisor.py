@@ -204,17 +204,17 @@ class Supervisor:
                 watcher.hint()
                 watch.wake()
 
-            listener = Listener(
-                store, on_queued=exchange.notified, on_cancelled=on_cancelled, on_scaled=renew.wake
-            )
+            listener = Listener(store, on_queued=exchange.notified, on_cancelled=on_cancelled, on_scaled=renew.wake)
             duties.append(Duty("listen", listener.turn, observer))
         if settings.prune_older_than is not None:
             duties.append(Duty("prune", Pruner(store, observer, older_than=settings.prune_older_than).turn, observer))
         return duties
 
     def _renewal(self, supervisor_id: int) -> Renewal:
-        lease = self.settings.lease
-        return Renewal(self._store, self._trust, self._observer, supervisor_id=supervisor_id, lease=lease)
+        settings, store, trust, take = self.settings, self._store, self._trust, self.changes.take
+        return Renewal(
+            store, trust, self._observer, supervisor_id=supervisor_id, lease=settings.lease, on_wanted=take
+        )
 
     async def _void(self, exchange: Exchange, supervisor_id: int) -> None:
         """The lease is gone, and with it every claim: stop the workers, write nothing."""
@@ -276,9 +276,8 @@ class Supervisor:
         exchange = self._exchange
         if exchange is not None and exchange.supervisor_id:
             # Killing workers may take longer than a short lease.
-            renewing = asyncio.create_task(
-                Duty("renewal", self._renewal(exchange.supervisor_id).turn, self._observer).run()
-            )
+            renewal = self._renewal(exchange.supervisor_id)
+            renewing = asyncio.create_task(Duty("renewal", renewal.turn, self._observer).run())
             await self._pool.stop()
             self._give_back_waiting()
             await race(self._say_last_words(exchange), self._overdue())

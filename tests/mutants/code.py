@@ -687,8 +687,8 @@ SUPERVISOR: Final = (
         "renewal-started",
         "supervisor/tenure.py",
         "        started = lease_clock()\n"
-        "        if not await self._store.renew(self._supervisor_id, self._lease):\n            raise LeaseLostError\n",
-        "        if not await self._store.renew(self._supervisor_id, self._lease):\n            raise LeaseLostError\n"
+        "        renewed = await self._store.renew(self._supervisor_id, self._lease)\n",
+        "        renewed = await self._store.renew(self._supervisor_id, self._lease)\n"
         "        started = lease_clock()\n",
         TENURE,
     ),

@@ -96,9 +96,38 @@ LIVE: Final = (
     Mutant(
         "live-claim-under-way",
         "supervisor/changing.py",
-        "async with self._pool.reload() as adopt, exchange.quiet:",
-        "async with self._pool.reload() as adopt:",
+        "                async with exchange.quiet:\n",
+        "                if True:\n",
         f"{SYSTEM}::test_a_claim_under_way_at_the_reload_brings_nothing_that_the_new_app_lacks",
+    ),
+    Mutant(
+        "live-lost-claim",
+        "supervisor/changing.py",
+        "with suppress(DatabaseError, LeaseLostError):",
+        "with suppress():",
+        f"{UNIT}::test_a_claim_that_is_lost_meanwhile_is_no_failure_of_the_reload",
+    ),
+    Mutant(
+        "live-standby",
+        "supervisor/exchange.py",
+        "        self._survey.keep(task_types)\n        self._standby.stand_down()\n",
+        "        self._survey.keep(task_types)\n",
+        "unit/test_standby.py::test_other_task_types_stand_it_down",
+    ),
+    Mutant(
+        "live-survey",
+        "supervisor/survey.py",
+        "for key, known in self._known.items() if known.group.task_type in task_types}",
+        "for key, known in self._known.items()}",
+        "unit/test_survey.py::"
+        "test_groups_of_types_that_are_not_served_any_more_are_forgotten_and_those_of_new_ones_looked_for",
+    ),
+    Mutant(
+        "scale-answer",
+        "store/sql/announce.sql",
+        "nullif(wanted_processes, $4::integer)",
+        "NULL",
+        "store/test_lease.py::test_a_number_that_was_asked_for_meanwhile_stays",
     ),
     Mutant(
         "live-give-back",

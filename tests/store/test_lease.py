@@ -8,9 +8,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsched.errors import SchemaError
+from pgsched.errors import SchemaError, UsageError
+from pgsched.store import admin
 from pgsched.store.sql import load
-from pgsched.store.store import Store
+from pgsched.store.store import Renewed, Store
 from tests.store.desk import IDENTITY, KINDS, WANT, Table, completed, retry, supervisor
 from tests.store.test_ranges import make_old_range
 from tests.support import Server
@@ -58,6 +59,42 @@ async def test_a_lease_is_not_renewed_by_another_process_of_the_same_id(dsn: str
         table.sql("UPDATE pgsched_supervisors SET pid = pid + 1")
         assert not await me.store.renew(me.id, 100)
         assert lease_left(table, me.id) <= 15
+
+
+async def test_a_number_that_was_asked_for_comes_with_the_renewal_until_it_is_answered(
+    dsn: str, connect: Connect, table: Table
+) -> None:
+    async with supervisor(dsn, lease=15) as me, supervisor(dsn, lease=15) as other:
+        assert await me.store.renew(me.id, 100) == Renewed(None)
+        asked = admin.scale(connect(), 8, [str(me.id)])
+        assert [(one.id, one.host, one.pid, one.before) for one in asked] == [(me.id, "here", 4242, 2)]
+        for _ in range(2):
+            assert await me.store.renew(me.id, 100) == Renewed(8)
+        assert await other.store.renew(other.id, 100) == Renewed(None)
+        await me.store.announce(me.id, replace(IDENTITY, processes=8, task_types=("a", "b")), 8)
+        assert await me.store.renew(me.id, 100) == Renewed(None)
+        [row] = table.sql("SELECT processes, task_types FROM pgsched_supervisors WHERE id = %s", me.id)
+        assert row == (8, ["a", "b"])
+
+
+async def test_a_number_that_was_asked_for_meanwhile_stays(dsn: str, connect: Connect) -> None:
+    async with supervisor(dsn, lease=15) as me:
+        for number in (8, 3):
+            admin.scale(connect(), number, None)
+        await me.store.announce(me.id, replace(IDENTITY, processes=8), 8)
+        await me.store.announce(me.id, replace(IDENTITY, processes=8))
+        assert await me.store.renew(me.id, 100) == Renewed(3)
+
+
+async def test_those_that_are_asked_live_and_bear_the_name(dsn: str, connect: Connect, table: Table) -> None:
+    async with supervisor(dsn, lease=15) as me, supervisor(dsn, lease=15) as dead:
+        table.expire(dead.id)
+        assert [one.id for one in admin.scale(connect(), 4, None)] == [me.id]
+        assert [one.id for one in admin.scale(connect(), 4, ["here", "there"])] == [me.id]
+        assert admin.scale(connect(), 4, ["there", str(dead.id)]) == []
+        for number in (0, 1025):
+            with pytest.raises(UsageError, match="wanted_processes"):
+                admin.scale(connect(), number, None)
 
 
 async def test_neighbours_are_the_living_of_this_pid_namespace(dsn: str) -> None:

@@ -65,7 +65,9 @@ def test_tables_of_an_earlier_version_are_brought_up_to_date_with_their_rows(
     with monkeypatch.context() as earlier:
         earlier.setattr(schema, "LATEST", 1)
         schema.migrate(empty_dsn)
-    values = "INSERT INTO pgsched_supervisors (host, boot_id, pid_namespace, pid, started_ticks, processes, lease_until)"
+    values = (
+        "INSERT INTO pgsched_supervisors (host, boot_id, pid_namespace, pid, started_ticks, processes, lease_until)"
+    )
     server.sql(f"{values} VALUES ('web-1', 'b', 1, 2, 3, 4, now())", dsn=empty_dsn)
     server.sql("INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('a', now())", dsn=empty_dsn)
     assert schema.migrate(empty_dsn) == applied(after=1)
@@ -255,6 +257,7 @@ def test_f52_no_key_or_counter_that_grows_is_32_bits_wide(server: Server, dsn: s
         "pgsched_failures.signal",
         "pgsched_schema.version",
         "pgsched_supervisors.processes",
+        "pgsched_supervisors.wanted_processes",
         "scheduled_tasks.max_retries",
         "scheduled_tasks.priority",
         "scheduled_tasks.retry_count",

@@ -13,6 +13,7 @@ from pgsched.errors import AppError, DatabaseError, PgschedError
 from pgsched.model import Claim, Identity, Retry, TaskType
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.changing import Announcer, Changes
+from pgsched.supervisor.exchange import LeaseLostError
 from tests.support import eventually_async
 from tests.unit.test_supervisor import Deaf
 
@@ -64,9 +65,21 @@ class Pool:
         return taken
 
 
+class Quiet(asyncio.Lock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[Exception] = []
+        """Those that are met by whoever enters."""
+
+    async def __aenter__(self) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        await super().__aenter__()
+
+
 class Exchange:
     def __init__(self) -> None:
-        self.quiet = asyncio.Lock()
+        self.quiet = Quiet()
         self.served: list[list[str]] = []
 
     def serve(self, task_types: list[str]) -> None:
@@ -169,6 +182,17 @@ async def test_a_reload_that_fails_changes_nothing() -> None:
     assert not bench.exchange.served
     assert not bench.given_back
     assert bench.changes.identity.task_types == ("both", "old")
+
+
+@pytest.mark.parametrize("error", [DatabaseError("away"), LeaseLostError()])
+async def test_a_claim_that_is_lost_meanwhile_is_no_failure_of_the_reload(error: Exception) -> None:
+    bench = Bench()
+    bench.exchange.quiet.errors = [error, error]
+    async with bench.running():
+        bench.changes.reload()
+        await eventually_async(lambda: "reloaded" in bench.observer.names())
+    assert bench.exchange.served == [["both", "new"]]
+    assert bench.pool.loads == 1
 
 
 async def test_one_that_waits_for_a_claim_is_dropped_by_a_drain() -> None:

@@ -44,6 +44,8 @@ class ScriptedStore:
         self.late: list[Claim] = []
         """Rows that are committed while the store is told whether to wake us, and of which nobody is told."""
         self.due_in = -1.0
+        self.asked: list[str] = []
+        """The task types of the last scan."""
         self.sent: list[Readied] = []
         self.free = True
         self._then: Callable[[], None] = lambda: None
@@ -77,6 +79,7 @@ class ScriptedStore:
 
     async def discover(self, task_types: Sequence[str], queues: Sequence[str] | None) -> list[Group]:
         self.calls.append(("discover",))
+        self.asked = list(task_types)
         head = self.ready[:1]
         return [Group("a", "default", 0, one.task_id, one.run_at, self.due_in) for one in head]
 
@@ -523,3 +526,12 @@ def test_no_scan_gets_in_the_way_right_after_a_claim(bench: Bench) -> None:
     bench.store.calls.clear()
     bench.turn()
     assert bench.store.calls == [("discover",)], "there may be more, in other groups"
+
+
+def test_other_task_types_are_all_that_is_looked_for_from_then_on(bench: Bench) -> None:
+    bench.turn()
+    assert bench.store.asked == ["a"]
+    bench.exchange.serve(["b"])
+    bench.now += 1.0
+    bench.turn()
+    assert bench.store.asked == ["b"]

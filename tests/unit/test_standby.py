@@ -1,7 +1,7 @@
 """A hint sends the claim that stands by, and its answer starts the task; whatever is amiss goes the long way."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -28,13 +28,14 @@ class Sleeper(Bench):
         assert self.store.listening is True
         self.store.calls.clear()
 
-    def hint(self, *rows: int) -> None:
+    def hint(self, *rows: int, before: Callable[[], None] = lambda: None) -> None:
         """Rows are queued, and we are told while we sleep."""
         self.store.ready = [claim(number) for number in rows]
 
         async def asleep() -> None:
             sleep = asyncio.create_task(self.exchange.sleep(10.0))
             await asyncio.sleep(0)
+            before()
             self.exchange.notified(HINTER)
             sleep.cancel()
             await asyncio.gather(sleep, return_exceptions=True)
@@ -183,3 +184,8 @@ def test_a_line_that_is_engaged_leaves_it_to_the_turn(sleeper: Sleeper) -> None:
     sleeper.hint(5)
     sleeper.turn()
     assert sleeper.holdings.ids() == [5]
+
+
+def test_other_task_types_stand_it_down(sleeper: Sleeper) -> None:
+    sleeper.hint(5, before=lambda: sleeper.exchange.serve(["b"]))
+    assert sleeper.store.sent == []

@@ -45,6 +45,15 @@ def test_found_groups_are_due_when_their_time_comes() -> None:
     assert next(g for g in survey.due(13.5) if g.task_type == "b").due_in == -0.5
 
 
+def test_groups_of_types_that_are_not_served_any_more_are_forgotten_and_those_of_new_ones_looked_for() -> None:
+    survey = Survey()
+    survey.found([group("a"), group("b")], now=10.0, seconds=0.0)
+    assert not survey.incomplete
+    survey.keep(["b", "c"])
+    assert [g.task_type for g in survey.due(10.0)] == ["b"]
+    assert survey.incomplete
+
+
 def test_a_group_of_each_partition_is_one_of_its_own() -> None:
     survey = Survey()
     survey.found([group(head=7)._replace(partition=part) for part in (0, 2)], now=0.0, seconds=0.0)
