@@ -212,9 +212,7 @@ class Supervisor:
 
     def _renewal(self, supervisor_id: int) -> Renewal:
         settings, store, trust, take = self.settings, self._store, self._trust, self.changes.take
-        return Renewal(
-            store, trust, self._observer, supervisor_id=supervisor_id, lease=settings.lease, on_wanted=take
-        )
+        return Renewal(store, trust, self._observer, supervisor_id=supervisor_id, lease=settings.lease, on_wanted=take)
 
     async def _void(self, exchange: Exchange, supervisor_id: int) -> None:
         """The lease is gone, and with it every claim: stop the workers, write nothing."""
