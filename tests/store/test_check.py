@@ -81,6 +81,7 @@ class TestSchema:
 
     @pytest.mark.parametrize(("version", "cure"), [(99, "upgrade pgsched"), (0, "run `pgsched migrate`")])
     def test_another_version(self, server: Server, dsn: str, connect: Connect, version: int, cure: str) -> None:
+        server.sql("DELETE FROM pgsched_schema WHERE version > 1", dsn=dsn)
         server.sql("UPDATE pgsched_schema SET version = %s", version, dsn=dsn)
         problem = the_one(connect())
         assert (problem.level, problem.cure) == ("error", cure)
