@@ -38,12 +38,14 @@ class App:
     :param dsn: a connection string for psycopg; without one ``PGSCHED_DSN``, libpq's own environment
         (``PGHOST``, ``PGSERVICE``, ...) or the embedded server is used. It is looked at when the first task
         is enqueued, not before.
+    :param password: returns the password, and is called for each new connection; default what
+        ``PGSCHED_PASSWORD_COMMAND`` or ``PGSCHED_PASSWORD_FROM`` says.
     """
 
-    def __init__(self, dsn: str | None = None) -> None:
+    def __init__(self, dsn: str | None = None, *, password: Callable[[], str] | None = None) -> None:
         self._dsn = dsn
         self._tasks: dict[str, Task[Any, Any]] = {}
-        self.producer = Producer(self._find_dsn)
+        self.producer = Producer(self._find_dsn, password)
         """The connection of its own."""
 
     @property

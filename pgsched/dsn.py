@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from pgsched.errors import UsageError
 
 VARIABLE = "PGSCHED_DSN"
+PASSWORD_COMMAND = "PGSCHED_PASSWORD_COMMAND"
+PASSWORD_FROM = "PGSCHED_PASSWORD_FROM"
+"""What makes the passwords for it; see ``store.passwords``."""
 LIBPQ_VARIABLES = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGSERVICE")
 """One of these says that libpq's environment describes a database. ``PGUSER`` or ``PGPASSWORD`` alone do not."""
 
@@ -35,6 +38,7 @@ def resolve(
         return value
     if any(environ.get(variable) for variable in LIBPQ_VARIABLES):
         return ""
-    if embedded is None:
+    if embedded is None or PASSWORD_COMMAND in environ or PASSWORD_FROM in environ:
+        # The embedded server asks for no password: one that is to be made is for a database whose name was lost.
         raise UsageError(f"no database: give {option}, or set {VARIABLE} or libpq's variables (PGHOST, PGSERVICE, ...)")
     return embedded()

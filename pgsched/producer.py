@@ -48,10 +48,12 @@ class Producer:
     """Inserts tasks over a connection that it opens when it first needs it.
 
     :param dsn: finds the connection string; called whenever a connection is opened.
+    :param password: makes a password for it, in this process.
     """
 
-    def __init__(self, dsn: Callable[[], str]) -> None:
+    def __init__(self, dsn: Callable[[], str], password: Callable[[], str] | None = None) -> None:
         self._dsn = dsn
+        self._password = password
         self._state = self._fresh()
 
     def _fresh(self) -> _State:
@@ -86,11 +88,15 @@ class Producer:
 
     def _connect(self, state: _State) -> "Connection[Any]":
         from pgsched.store.connection import connect_sync
+        from pgsched.store.passwords import Function, Passwords
 
         if state.connection is not None and (state.connection.closed or _spoken_to(state.connection.fileno())):
             state.close()
         if state.connection is None:
-            state.connection = connect_sync(self._dsn(), timeout=TIMEOUT, application_name="pgsched enqueue")
+            source = None if self._password is None else Passwords(Function(self._password))
+            state.connection = connect_sync(
+                self._dsn(), timeout=TIMEOUT, application_name="pgsched enqueue", source=source
+            )
         return state.connection
 
     def close(self) -> None:

@@ -7,14 +7,14 @@ up to date without asking; any other database is migrated only by ``pgsched migr
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pgsched.cli.guard import say
 from pgsched.cli.options import all_of, given_as, option, setting
-from pgsched.dsn import resolve
+from pgsched.dsn import PASSWORD_COMMAND, PASSWORD_FROM, resolve
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -89,16 +89,47 @@ def _start_embedded(*, migrate: bool) -> str:
 
 
 def database_options(function: F) -> F:
-    """Add ``--dsn``, ``--no-embedded`` and ``--db-timeout``; the function gets them as ``database``."""
+    """Add ``--dsn``, what makes its passwords, ``--no-embedded`` and ``--db-timeout``; the function gets them as
+    ``database``.
+    """
 
     @functools.wraps(function)
-    def with_database(*args: Any, dsn: str | None, no_embedded: bool, db_timeout: float, **kwargs: Any) -> Any:
+    def with_database(
+        *args: Any,
+        dsn: str | None,
+        password_command: str | None,
+        password_from: str | None,
+        no_embedded: bool,
+        db_timeout: float,
+        **kwargs: Any,
+    ) -> Any:
         context = click.get_current_context()
         shown = next(given_as(context, param) for param in context.command.params if param.name == "dsn")
+        _say_to_all(context, {PASSWORD_COMMAND: password_command, PASSWORD_FROM: password_from})
         database = Database(dsn, embedded=not no_embedded, timeout=db_timeout, shown=shown)
         return function(*args, database=database, **kwargs)
 
     return _options(with_database)  # type: ignore[return-value]
+
+
+def _say_to_all(context: click.Context, variables: Mapping[str, str | None]) -> None:
+    """Set variables as if they had been set for this command: its workers, and every connection, go by them.
+
+    :raises UsageError: they make no sense.
+    """
+    from pgsched.store.passwords import passwords
+
+    for name, value in variables.items():
+        if value is not None and os.environ.get(name) != value:
+            context.call_on_close(functools.partial(_put_back, name, os.environ.get(name)))
+            os.environ[name] = value
+    passwords()
+
+
+def _put_back(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
 
 
 _options = all_of(
@@ -107,6 +138,16 @@ _options = all_of(
         metavar="DSN",
         help="The database: postgresql://... or key=value.  [default: libpq's environment (PGHOST, PGSERVICE, ...), "
         "else the embedded server]",
+    ),
+    option(
+        "--password-command",
+        metavar="COMMAND",
+        help="A program that prints the password, run without a shell for each new connection.",
+    ),
+    option(
+        "--password-from",
+        metavar="MODULE:FUNCTION",
+        help="A function that returns the password, called in a process of its own for each new connection.",
     ),
     option("--no-embedded", is_flag=True, help="Never use the embedded server."),
     setting("db_timeout", "SECONDS", "Deadline of every database call.", checked=True),

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from pgsched.errors import DatabaseError, DeadlineError, UsageError
+from pgsched.store.passwords import Asked, Passwords, passwords
 from pgsched.store.redaction import one_line, redact, remember
 
 __all__ = ["PREPARE_AFTER", "Connection", "connect", "connect_sync", "cut", "deadline", "redact"]
@@ -42,22 +43,28 @@ async def connect(dsn: str, *, timeout: float, pooled: bool = False, application
     :raises DatabaseError: one line that names host, port, database and user, and no password.
     """
     parameters = _parameters(dsn, timeout, application_name)
-    try:
-        # Each host has its own timeout; the sum bounds what it does not cover, such as the name's resolution.
-        async with asyncio.timeout(timeout * (1 + str(parameters.get("host") or "").count(","))):
-            try:
-                return await psycopg.AsyncConnection.connect(
-                    **parameters, autocommit=True, prepare_threshold=None if pooled else PREPARE_AFTER
-                )
-            except BaseException as error:
-                # What was begun is held by the driver's frames alone, and they by the error, which whoever passes it on
-                # may tie into a circle. The socket would be open until the collector comes, which it seldom does.
-                traceback.clear_frames(error.__traceback__)
-                raise
-    except TimeoutError:
-        raise DeadlineError(f"no answer from {_place(parameters)} within {timeout:g} s") from None
-    except (psycopg.Error, OSError, UnicodeError) as error:
-        raise _refused(parameters, error) from None
+    source = _source(parameters)
+    prepare = None if pooled else PREPARE_AFTER
+    while True:
+        asked = None if source is None else await _asked(source, timeout)
+        try:
+            # Each host has its own timeout; the sum bounds what it does not cover, such as the name's resolution.
+            async with asyncio.timeout(timeout * (1 + str(parameters.get("host") or "").count(","))):
+                try:
+                    return await psycopg.AsyncConnection.connect(
+                        **_with(parameters, asked), autocommit=True, prepare_threshold=prepare
+                    )
+                except BaseException as error:
+                    # What was begun is held by the driver's frames alone, and they by the error, which whoever passes
+                    # it on may tie into a circle. The socket would be open until the collector comes, which it seldom
+                    # does.
+                    traceback.clear_frames(error.__traceback__)
+                    raise
+        except TimeoutError:
+            raise DeadlineError(f"no answer from {_place(parameters)} within {timeout:g} s") from None
+        except (psycopg.Error, OSError, UnicodeError) as error:
+            if not _may_ask_again(source, asked, error):
+                raise _refused(parameters, error) from None
 
 
 def connect_sync(
@@ -66,16 +73,47 @@ def connect_sync(
     timeout: float = 10.0,
     application_name: str = "pgsched",
     kind: type[psycopg.Connection[Any]] = psycopg.Connection,
+    source: Passwords | None = None,
 ) -> psycopg.Connection[Any]:
     """The same for a command, or a program that enqueues; it prepares nothing, for nobody has said what it leads to.
 
     :param kind: the class of the connection.
+    :param source: of passwords; default what the environment says, unless the DSN has one.
     """
     parameters = _parameters(dsn, timeout, application_name)
+    source = source or _source(parameters)
+    while True:
+        asked = None if source is None else source.get(timeout)
+        try:
+            return kind.connect(**_with(parameters, asked), autocommit=True, prepare_threshold=None)
+        except (psycopg.Error, OSError, UnicodeError) as error:
+            if not _may_ask_again(source, asked, error):
+                raise _refused(parameters, error) from None
+
+
+def _source(parameters: dict[str, Any]) -> Passwords | None:
+    return None if parameters.get("password") else passwords()
+
+
+async def _asked(source: Passwords, timeout: float) -> Asked:
+    """Ask in a thread, because it takes its time; whoever is cancelled does not leave it behind."""
     try:
-        return kind.connect(**parameters, autocommit=True, prepare_threshold=None)
-    except (psycopg.Error, OSError, UnicodeError) as error:
-        raise _refused(parameters, error) from None
+        return await asyncio.to_thread(source.get, timeout)
+    except asyncio.CancelledError:
+        source.give_up()
+        raise
+
+
+def _with(parameters: dict[str, Any], asked: Asked | None) -> dict[str, Any]:
+    return parameters if asked is None else {**parameters, "password": asked.text}
+
+
+def _may_ask_again(source: Passwords | None, asked: Asked | None, error: BaseException) -> bool:
+    """Whether the password may be why the server refused, and another one is worth a try at once."""
+    if source is None or asked is None or not isinstance(error, psycopg.Error):
+        return False
+    # A server that is away, or wants none, says nothing about the password.
+    return error.pgconn is not None and error.pgconn.used_password and source.refused(asked)
 
 
 async def deadline(connection: Connection, call: Coroutine[Any, Any, T], seconds: float) -> T:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import deque
 from urllib.parse import quote, unquote
 
 _URL = re.compile(
@@ -16,6 +17,8 @@ _SHORTEST = 3
 """Shorter secrets would turn up inside ordinary words."""
 
 _secrets: set[str] = set()
+_passing: deque[str] = deque(maxlen=32)
+"""The last of those that are made by the minute: a supervisor that runs for months would be told of too many."""
 
 
 def remember(secret: str | None) -> None:
@@ -24,10 +27,16 @@ def remember(secret: str | None) -> None:
         _secrets.update({secret, unquote(secret), quote(secret), quote(secret, safe="")})
 
 
+def remember_for_now(secret: str) -> None:
+    """The same for one of many; it is forgotten when enough others have come."""
+    if len(secret) >= _SHORTEST and secret not in _passing:
+        _passing.append(secret)
+
+
 def redact(text: str) -> str:
     """The text with passwords replaced: in URLs, in ``password=`` pairs, and every one that is known."""
     remember(os.environ.get("PGPASSWORD"))
-    for secret in sorted(_secrets, key=len, reverse=True):
+    for secret in sorted({*_secrets, *_passing}, key=len, reverse=True):
         text = text.replace(secret, _MASK)
     text = _URL.sub(rf"\g<before>:{_MASK}@", text)
     return _PAIR.sub(rf"\g<key>{_MASK}", text)

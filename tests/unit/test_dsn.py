@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgsched.dsn import LIBPQ_VARIABLES, resolve
+from pgsched.dsn import LIBPQ_VARIABLES, PASSWORD_COMMAND, PASSWORD_FROM, resolve
 from pgsched.errors import UsageError
 
 
@@ -41,3 +41,10 @@ def test_empty_ones_are_refused_and_not_passed_over(value: str) -> None:
         resolve(value, ALL, embedded, option="App(dsn)")
     with pytest.raises(UsageError, match=r"^PGSCHED_DSN is empty"):
         resolve(None, {"PGSCHED_DSN": value}, embedded)
+
+
+@pytest.mark.parametrize("variable", [PASSWORD_COMMAND, PASSWORD_FROM])
+def test_passwords_are_not_made_for_the_embedded_server(variable: str) -> None:
+    with pytest.raises(UsageError, match=r"^no database"):
+        resolve(None, {variable: "x"}, embedded)
+    assert resolve(None, {variable: "x", "PGHOST": "y"}, embedded) == ""
