@@ -95,7 +95,7 @@ class Producer:
         if state.connection is None:
             source = None if self._password is None else Passwords(Function(self._password))
             state.connection = connect_sync(
-                self._dsn(), timeout=TIMEOUT, application_name="pgsched enqueue", source=source
+                self._dsn(), timeout=TIMEOUT, application_name="pgsched enqueue", source=source, writable=True
             )
         return state.connection
 

@@ -27,9 +27,7 @@ class Proxy:
     """A relay to the server of `dsn`; :attr:`dsn` is the way through it."""
 
     def __init__(self, dsn: str) -> None:
-        parameters = conninfo_to_dict(dsn)
-        self._host = str(parameters.get("host") or "127.0.0.1")
-        self._server_port = int(parameters.get("port") or 5432)
+        self.move(dsn)
         self._change = threading.Condition()
         self._mode = Mode.PASS
         self._rejection: bytes | None = None
@@ -45,6 +43,12 @@ class Proxy:
         # A session's encryption would be the client's and the server's secret; the relay could not tell replies.
         plain = {"sslmode": "disable", "gssencmode": "disable"}
         self.dsn = make_conninfo(dsn, host="127.0.0.1", hostaddr="127.0.0.1", port=self.port, **plain)
+
+    def move(self, dsn: str) -> None:
+        """Relay new connections to the server of `dsn`, as when a name moves; open ones stay where they are."""
+        parameters = conninfo_to_dict(dsn)
+        self._host = str(parameters.get("host") or "127.0.0.1")
+        self._server_port = int(parameters.get("port") or 5432)
 
     def pass_on(self) -> None:
         """Relay everything again; the beginning, and the end of each fault."""

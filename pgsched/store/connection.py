@@ -20,7 +20,7 @@ from pgsched.errors import DatabaseError, DeadlineError, UsageError
 from pgsched.store.passwords import Asked, Passwords, passwords
 from pgsched.store.redaction import one_line, redact, remember
 
-__all__ = ["PREPARE_AFTER", "Connection", "connect", "connect_sync", "cut", "deadline", "redact"]
+__all__ = ["PREPARE_AFTER", "Connection", "connect", "connect_sync", "cut", "deadline", "redact", "turned_read_only"]
 
 PREPARE_AFTER: Final = 5
 """Uses of a statement on one connection."""
@@ -34,7 +34,7 @@ _LAST_WORDS: Final = 1.0
 
 
 async def connect(dsn: str, *, timeout: float, pooled: bool = False, application_name: str = "pgsched") -> Connection:
-    """Open a connection that commits each statement by itself.
+    """Open a connection that commits each statement by itself, to a server that can be written to.
 
     :param dsn: for libpq; "" leaves all to its environment.
     :param timeout: seconds; for each host, when the DSN names several.
@@ -42,7 +42,7 @@ async def connect(dsn: str, *, timeout: float, pooled: bool = False, application
     :raises UsageError: the DSN is malformed.
     :raises DatabaseError: one line that names host, port, database and user, and no password.
     """
-    parameters = _parameters(dsn, timeout, application_name)
+    parameters = _parameters(dsn, timeout, application_name, writable=True)
     source = _source(parameters)
     prepare = None if pooled else PREPARE_AFTER
     while True:
@@ -74,13 +74,15 @@ def connect_sync(
     application_name: str = "pgsched",
     kind: type[psycopg.Connection[Any]] = psycopg.Connection,
     source: Passwords | None = None,
+    writable: bool = False,
 ) -> psycopg.Connection[Any]:
     """The same for a command, or a program that enqueues; it prepares nothing, for nobody has said what it leads to.
 
     :param kind: the class of the connection.
     :param source: of passwords; default what the environment says, unless the DSN has one.
+    :param writable: no other server will do; where the DSN names several, none does anyway.
     """
-    parameters = _parameters(dsn, timeout, application_name)
+    parameters = _parameters(dsn, timeout, application_name, writable)
     source = source or _source(parameters)
     while True:
         asked = None if source is None else source.get(timeout)
@@ -155,7 +157,15 @@ def cut(connection: Connection | psycopg.Connection[Any]) -> None:
             return
 
 
-def _parameters(dsn: str, timeout: float, application_name: str) -> dict[str, Any]:
+def turned_read_only(connection: Connection) -> bool:
+    """Whether the server has said so since; it does of its own accord, but a pooler may keep it to itself."""
+    if connection.closed:
+        return False
+    status = connection.pgconn.parameter_status
+    return b"on" in (status(b"default_transaction_read_only"), status(b"in_hot_standby"))
+
+
+def _parameters(dsn: str, timeout: float, application_name: str, writable: bool) -> dict[str, Any]:
     if "\0" in dsn:
         # libpq would take what stands before it for the whole.
         raise UsageError("malformed DSN (it contains a NUL character): must be postgresql://... or key=value pairs")
@@ -175,8 +185,14 @@ def _parameters(dsn: str, timeout: float, application_name: str) -> dict[str, An
     # The server may have been told SQL_ASCII or anything else: text is UTF-8 here.
     parameters["client_encoding"] = "utf8"
     parameters.setdefault("connect_timeout", max(_MIN_CONNECT_TIMEOUT, math.ceil(timeout)))
-    # A peer that vanished without a word must not keep a connection in use for hours.
+    # A peer that vanished without a word must not keep a connection, or one that waits for its answer, for hours.
     parameters.setdefault("tcp_user_timeout", round(timeout * 1000))
+    parameters.setdefault("keepalives_idle", math.ceil(timeout))
+    parameters.setdefault("keepalives_interval", math.ceil(timeout / 3))
+    parameters.setdefault("keepalives_count", 3)
+    if (writable or "," in str(parameters.get("host"))) and not os.environ.get("PGTARGETSESSIONATTRS"):
+        # After a failover a name may lead to the old server for a while, which answers questions with what was.
+        parameters.setdefault("target_session_attrs", "read-write")
     return dict(parameters)
 
 

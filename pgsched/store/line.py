@@ -15,7 +15,7 @@ import psycopg
 from psycopg import errors
 
 from pgsched.errors import DatabaseError, DeadlineError
-from pgsched.store.connection import Connection, connect, deadline
+from pgsched.store.connection import Connection, connect, deadline, turned_read_only
 from pgsched.store.outage import Outage
 from pgsched.store.pipeline import Encoded, Pipeline, Statement
 from pgsched.store.redaction import one_line
@@ -132,6 +132,9 @@ class Line:
                 await self._discard()
                 raise
             self._outage.succeeded(began)
+            if self._pipeline is not None and turned_read_only(self._pipeline.connection):
+                # It would answer questions for ever, with what was there when another server took over.
+                await self._discard()
             return result
 
     async def close(self) -> None:

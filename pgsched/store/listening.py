@@ -12,7 +12,7 @@ import psycopg
 from psycopg import pq
 
 from pgsched.errors import DatabaseError
-from pgsched.store.connection import connect, deadline
+from pgsched.store.connection import connect, deadline, turned_read_only
 from pgsched.store.redaction import one_line
 from pgsched.store.sql import load
 
@@ -44,6 +44,8 @@ async def listen(dsn: str, *, timeout: float, on_ready: Callable[[], None], on_h
         while True:
             await _hear(connection.pgconn, on_hint, SILENCE)
             await deadline(connection, connection.execute(load("ping")), timeout)
+            if turned_read_only(connection):
+                raise DatabaseError("the listening connection is to a server that has turned read-only")
     except (psycopg.Error, OSError) as error:
         raise DatabaseError(f"the listening connection is lost: {one_line(error)}") from None
     finally:

@@ -13,7 +13,7 @@ from tests.support import Server
 from tests.system.conftest import audit, pgsched_cli
 from tests.system.rows import Rows
 
-__all__ = ["audit", "own", "pgsched_cli", "rows"]
+__all__ = ["audit", "own", "pgsched_cli", "place_for_servers", "rows"]
 
 
 @pytest.fixture
@@ -22,12 +22,16 @@ def rows(server: Server, dsn: str) -> Rows:
 
 
 class OwnServer:
-    """An embedded server that the test may restart, and tell whom to let in."""
+    """An embedded server that the test may restart, and tell whom to let in.
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    :param migrated: it gets the schema; False: it is a copy that has one.
+    """
+
+    def __init__(self, place: Path, *, migrated: bool = True) -> None:
+        self.place = place
         self._start()
-        migrate(self.dsn)
+        if migrated:
+            migrate(self.dsn)
 
     def restart(self) -> None:
         """As an administrator does: sessions are ended, and the server is away for a moment."""
@@ -38,7 +42,7 @@ class OwnServer:
 
     def demand_password(self, role: str) -> None:
         """Let nobody in as this role without one."""
-        rules = self._place / "data/pg_hba.conf"
+        rules = self.place / "data/pg_hba.conf"
         # Written in place, so that its owner stays.
         rules.write_text(f"local all {role} scram-sha-256\n{rules.read_text()}")
         self.server.sql("SELECT pg_reload_conf()")
@@ -48,18 +52,24 @@ class OwnServer:
         self._handle.close()
 
     def _start(self) -> None:
-        self._handle = embedded.start(self._place, settings={"fsync": "off"})
+        self._handle = embedded.start(self.place, settings={"fsync": "off"})
         self.dsn = self._handle.dsn
         self.server = Server(self.dsn)
 
 
 @pytest.fixture
-def own() -> Iterator[OwnServer]:
-    """A server that nobody else uses, with the schema."""
+def place_for_servers() -> Iterator[Path]:
+    """A directory for servers of the test's own."""
     place = Path(tempfile.mkdtemp(prefix="pgsched-own-"))
     # As root the server runs as another user, who has to get through.
     place.chmod(0o711)
-    found = OwnServer(place / "server")
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def own(place_for_servers: Path) -> Iterator[OwnServer]:
+    """A server that nobody else uses, with the schema."""
+    found = OwnServer(place_for_servers / "server")
     yield found
     found.close()
-    shutil.rmtree(place)

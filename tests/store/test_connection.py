@@ -24,7 +24,7 @@ from pgsched.store.connection import Connection, connect, connect_sync, deadline
 from pgsched.store.outage import CALM, Outage
 from pgsched.store.store import Store
 from tests.proxy import Proxy
-from tests.store.desk import WANT, Table, complaints, completed, retry, supervisor
+from tests.store.desk import Table, complaints, completed, retry, supervisor
 from tests.support import Server, database_of, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
@@ -443,19 +443,25 @@ class TestLoss:
         assert await store._lease.call(setting) == [("off",)]
         await store.close()
 
-    async def test_f36_a_connection_to_a_read_only_server_is_dropped(
-        self, dsn: str, server: Server, table: Table
-    ) -> None:
+    async def test_f36_no_connection_is_made_to_a_read_only_server(self, dsn: str, server: Server) -> None:
         name = database_of(dsn)
-        table.insert()
         server.sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         store = Store(dsn)
-        await store.open()
+        with pytest.raises(DatabaseError, match="session is read-only"):
+            await store.open()
         server.sql(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
-        # The old session stays what it was; only another connection helps.
-        with pytest.raises(DatabaseError, match="read-only"):
-            await store.exchange(1, [], [WANT], 1)
-        assert (await store.exchange(1, [], [WANT], 1)).lease_alive is False
+        await store.open()
+        await store.close()
+
+    async def test_f36_a_connection_whose_server_turns_read_only_is_dropped(self, dsn: str, server: Server) -> None:
+        """The server says so by itself, with whatever it answers next."""
+        store = Store(dsn)
+        await store.open()
+        [before] = server.backends(dsn)
+        await store._work.call(lambda connection: connection.execute("SET default_transaction_read_only = on"))
+        await store.discover(["a"], None)
+        [after] = server.backends(dsn)
+        assert after.pid != before.pid
         await store.close()
 
     async def test_a_claim_whose_reply_was_lost_comes_back_as_strays(self, proxy: Proxy, table: Table) -> None:
