@@ -27,6 +27,9 @@ OLD_SECONDS: Final = 300.0
 OLD_TRANSACTIONS: Final = 1_000_000
 CLOCK_DIFFERENCE: Final = 2.0
 """Seconds."""
+DEAD_ROWS: Final = 200_000
+DEAD_TIMES: Final = 2.0
+"""Dead rows of a live table, in all and for each living one: a queue of many tiny tasks has half of it at times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class _Server(NamedTuple):
     autovacuum: bool
     locks: int
     isolation: str
+    standbys: int
+    synchronous: int
     clock: float
 
 
@@ -79,6 +84,7 @@ def problems(conn: psycopg.Connection[Any]) -> list[Problem]:
         server = _Server(*rows(conn, "check_server")[0])
         ended = time.time()
         found = [*_of_server(server), *_of_durability(server), *_of_clocks(server.clock, begun, ended)]
+        found += _of_encryption(conn)
         if is_pooled(conn):
             found += _of_pooler(server)
         found += _of_schema(conn, server.role)
@@ -128,6 +134,34 @@ def _of_durability(server: _Server) -> Iterator[Problem]:
             "synchronous_commit is off: after a crash of the server the last tasks may be lost or run again",
             "set synchronous_commit to on unless that is acceptable",
         )
+    elif server.standbys and not server.synchronous:
+        yield Problem(
+            "note",
+            "no standby is synchronous: after a failover to one the last tasks may be lost or run again",
+            "set synchronous_standby_names unless that is acceptable",
+        )
+    elif server.standbys and server.synchronous_commit == "local":
+        yield Problem(
+            "note",
+            "synchronous_commit is local: after a failover to a standby the last tasks may be lost or run again",
+            "set synchronous_commit to on unless that is acceptable",
+        )
+
+
+def _of_encryption(conn: psycopg.Connection[Any]) -> Iterator[Problem]:
+    """Of the way to a host that has another name than this one."""
+    host = conn.info.host
+    if host in ("", "localhost", "::1") or host.startswith(("/", "@", "127.")):
+        return
+    modes = [option.val for option in conn.pgconn.info if option.keyword == b"sslmode"]
+    if not conn.pgconn.ssl_in_use:
+        text = "is not encrypted: who is on the way can read and change all tasks, and take the password"
+    elif modes != [b"verify-full"]:
+        text = "is encrypted, but nobody looks whether it leads to the right server"
+    else:
+        return
+    cure = "put sslmode=verify-full into the DSN, and sslrootcert with the file of the CA that signed its certificate"
+    yield Problem("warning", f"the connection to {host} {text}", cure)
 
 
 def _of_clocks(database: float, begun: float, ended: float) -> Iterator[Problem]:
@@ -176,6 +210,8 @@ def _of_schema(conn: psycopg.Connection[Any], role: str) -> Iterator[Problem]:
         return
     for kind, name in rows(conn, "check_tables"):
         yield _of_table(kind, name)
+    for row in rows(conn, "check_vacuum", DEAD_ROWS, DEAD_TIMES):
+        yield _of_vacuum(*row)
     for kind, name, where in rows(conn, "check_schema"):
         yield _of_home(kind, name, where)
     if not any(relation == "pgsched_supervisors" for relation, _, _ in lacking):
@@ -207,6 +243,16 @@ def _of_table(kind: str, name: str) -> Problem:
         "warning",
         f"autovacuum is off for table {name}: dead rows will pile up and claims become slow",
         f"ALTER TABLE {name} RESET (autovacuum_enabled)",
+    )
+
+
+def _of_vacuum(name: str, dead: int, alive: int, seconds: float | None, pause: str, cost: str) -> Problem:
+    last = "it has never been vacuumed" if seconds is None else f"it was vacuumed {seconds:,.0f} s ago"
+    return Problem(
+        "warning",
+        f"table {name} has {dead:,} dead rows beside {alive:,} living ones, and {last}: claims become slow",
+        f"where nothing holds old rows back, lower autovacuum_naptime (now {pause}) and raise "
+        f"autovacuum_vacuum_cost_limit (now {cost})",
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgsched import App, DatabaseError
+from pgsched.store import check
 from tests.faults.tls_server import MISSING, TlsServer, installed
 from tests.support import eventually
 from tests.system.conftest import CommandLine
@@ -103,6 +104,23 @@ def test_f47_what_cannot_be_verified_is_one_line_for_everybody(
     with closing(app), pytest.raises(DatabaseError, match=words):
         tick.enqueue()
     assert len(tls.connected()) == before
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({}, None),
+        ({"sslmode": "require", "sslrootcert": ""}, "is encrypted, but nobody looks whether it leads to the right"),
+        ({"sslmode": "disable", "sslrootcert": "", "user": "plain"}, "is not encrypted: "),
+        ({"sslmode": "disable", "sslrootcert": "", "user": "plain", "host": "localhost"}, None),
+    ],
+)
+def test_check_says_what_is_not_encrypted_or_not_verified(
+    parameters: dict[str, str], words: str | None, tls: TlsServer
+) -> None:
+    texts = [problem.text for problem in check.check(tls.dsn(**parameters))]
+    assert [text for text in texts if "encrypted" in text] == [text for text in texts if words and words in text]
+    assert any(words in text for text in texts) if words else True
 
 
 @pytest.mark.slow

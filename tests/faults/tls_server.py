@@ -62,7 +62,8 @@ class TlsServer:
         self._give(data)
         initdb = (str(PROGRAMS[0] / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8")
         run_as(self._owner, [*initdb, "--locale=C.UTF-8", "--no-sync"], 60)
-        (data / "pg_hba.conf").write_text("local all all trust\nhostssl all all 127.0.0.1/32 trust\n")
+        rules = ("local all all trust", "hostssl all all 127.0.0.1/32 trust", "host all plain 127.0.0.1/32 trust")
+        (data / "pg_hba.conf").write_text("\n".join(rules) + "\n")
         run = place / "run"
         run.mkdir(mode=0o700)
         self._give(run)
@@ -71,14 +72,16 @@ class TlsServer:
         self._cluster.start(run, {**settings, "log_connections": "on", "max_locks_per_transaction": "256"}, 30)
         local = make_conninfo("", host=str(run), port=port, user="postgres", dbname="postgres")
         self.server = Server(local)
+        # Alone among all roles it may come without TLS.
+        self.server.sql("CREATE ROLE plain LOGIN SUPERUSER")
         migrate(local)
         self._port = port
 
     def dsn(self, **parameters: str) -> str:
         """The way there, verified."""
         verified = {"sslmode": "verify-full", "sslrootcert": str(self.authority.certificate)}
-        there = {"host": NAME, "hostaddr": "127.0.0.1", "port": self._port, "user": "postgres", "dbname": "postgres"}
-        return make_conninfo("", **{**there, **verified, **parameters})
+        there = {"host": NAME, "hostaddr": "127.0.0.1", "port": str(self._port), "dbname": "postgres"}
+        return make_conninfo("", **{"user": "postgres", **there, **verified, **parameters})
 
     def certify(self, authority: Authority) -> None:
         """From its next start, or :meth:`reload`, on the server's certificate is signed by this CA."""

@@ -1,5 +1,6 @@
 """What `pgsched check` finds on real servers, databases and roles; every check has a case in which it is silent."""
 
+import re
 import shutil
 import struct
 import tempfile
@@ -134,6 +135,29 @@ class TestSchema:
         problem = the_one(connect())
         assert problem.level == level
         assert words in problem.text
+
+
+class TestVacuum:
+    def test_dead_rows_that_autovacuum_does_not_keep_up_with(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(check, "DEAD_ROWS", 50)
+        connection = connect()
+        connection.execute(
+            "INSERT INTO scheduled_tasks (task_type, run_at) SELECT 'a', now() FROM generate_series(1, 100)"
+        )
+        update = "UPDATE scheduled_tasks SET priority = priority + 1; SELECT pg_stat_force_next_flush()"
+        connection.execute(update)
+        assert found(connection) == [], "as many as live ones are none too many"
+        for _ in range(3):
+            connection.execute(update)
+        problem = the_one(connection)
+        assert problem.level == "warning"
+        assert re.match(r"table scheduled_tasks_live has \d+ dead rows beside \d+ living ones, and it ", problem.text)
+        assert "autovacuum_naptime (now " in problem.cure
+        connection.execute("VACUUM scheduled_tasks_live")
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        assert found(connection) == []
 
 
 class TestHome:
