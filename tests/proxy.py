@@ -24,9 +24,13 @@ class Mode(StrEnum):
 
 
 class Proxy:
-    """A relay to the server of `dsn`; :attr:`dsn` is the way through it."""
+    """A relay to the server of `dsn`; :attr:`dsn` is the way through it.
 
-    def __init__(self, dsn: str) -> None:
+    :param address: of this host, at which it listens.
+    :param port: 0: any.
+    """
+
+    def __init__(self, dsn: str, address: str = "127.0.0.1", port: int = 0) -> None:
         self.move(dsn)
         self._change = threading.Condition()
         self._mode = Mode.PASS
@@ -36,13 +40,14 @@ class Proxy:
         self._only = ""
         self._links: set[_Link] = set()
         self._listener: socket.socket | None = None
-        self.port = 0
+        self._address = address
+        self.port = port
         self.accepted = 0
         """Connections that were accepted so far."""
         self.pass_on()
         # A session's encryption would be the client's and the server's secret; the relay could not tell replies.
         plain = {"sslmode": "disable", "gssencmode": "disable"}
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", hostaddr="127.0.0.1", port=self.port, **plain)
+        self.dsn = make_conninfo(dsn, host=address, hostaddr=address, port=self.port, **plain)
 
     def move(self, dsn: str) -> None:
         """Relay new connections to the server of `dsn`, as when a name moves; open ones stay where they are."""
@@ -58,7 +63,7 @@ class Proxy:
                 link.held, link.held_from = False, b""
             self._change.notify_all()
             if self._listener is None:
-                listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
+                listener = socket.create_server((self._address, self.port), backlog=100)
                 self.port = listener.getsockname()[1]
                 self._listener = listener
                 threading.Thread(target=self._accept, args=(listener,), daemon=True).start()

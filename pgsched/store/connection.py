@@ -165,7 +165,7 @@ def turned_read_only(connection: Connection) -> bool:
     return b"on" in (status(b"default_transaction_read_only"), status(b"in_hot_standby"))
 
 
-def _parameters(dsn: str, timeout: float, application_name: str, writable: bool) -> dict[str, Any]:
+def _parameters(dsn: str, timeout: float, application_name: str, writable: bool = False) -> dict[str, Any]:
     if "\0" in dsn:
         # libpq would take what stands before it for the whole.
         raise UsageError("malformed DSN (it contains a NUL character): must be postgresql://... or key=value pairs")

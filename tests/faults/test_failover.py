@@ -2,7 +2,10 @@
 moves, and within 30 seconds tasks run again; nothing is lost that was durable.
 """
 
+import os
+import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -11,9 +14,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsched import App, DatabaseError
 from tests.command import Command
+from tests.faults.conftest import OwnServer
 from tests.faults.replicas import Pair
 from tests.proxy import Proxy
 from tests.support import eventually
@@ -138,3 +143,35 @@ def test_f36_an_idle_supervisor_leaves_a_server_that_takes_no_more_writes(
     rows.all_ended(timeout=LIMIT)
     eventually(lambda: not there(), "nobody is left", timeout=LIMIT - (time.monotonic() - began))
     stops(command)
+
+
+# In a mount namespace of its own a command sees another file of names.
+SPACE = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--mount", "--map-root-user")
+NO_SPACE = (
+    shutil.which("unshare") is None or subprocess.run([*SPACE, "true"], capture_output=True, check=False).returncode
+)
+
+
+@pytest.mark.skipif(bool(NO_SPACE), reason="no mount namespace may be made here")
+def test_f36_a_name_is_looked_up_for_each_connection(own: OwnServer, pgsched_cli: CommandLine, tmp_path: Path) -> None:
+    """F36: of a supervisor, and of a task that enqueues: nobody goes to where the server was."""
+    names = tmp_path / "hosts"
+    names.write_text("127.0.0.2 db.test\n")
+    wrapper = (*SPACE, "sh", "-c", f'mount --bind {names} /etc/hosts && exec "$@"', "sh")
+    rows = Rows(own.server, own.dsn)
+    with closing(Proxy(own.dsn, "127.0.0.2")) as first, closing(Proxy(own.dsn, "127.0.0.3", first.port)) as second:
+        dsn = make_conninfo(first.dsn, host="db.test", hostaddr="")
+        command = pgsched_cli("run", APP, "--processes", "1", environment={"PGSCHED_DSN": dsn}, wrapper=wrapper)
+        rows.add("chain", {"left": 1})
+        rows.all_ended(timeout=20)
+        before, opened = first.accepted, first.open
+        assert (opened, second.accepted) == (5, 0)
+        # In place: another file of that name would not be the one that is mounted.
+        with names.open("r+") as file:
+            file.write("127.0.0.3")
+        first.cut()
+        rows.add("chain", {"left": 1})
+        rows.all_ended(timeout=20)
+        eventually(lambda: second.open == opened, "all of them have moved")
+        assert first.accepted == before
+        stops(command)
