@@ -47,9 +47,12 @@ class TlsServer:
     """The server, with the schema.
 
     :param place: a directory that the server's user can enter.
+    :param name: what its certificate says.
     """
 
-    def __init__(self, place: Path, port: int) -> None:
+    def __init__(self, place: Path, port: int, name: str = NAME) -> None:
+        self.port = port
+        self._name = name
         self._owner = wheel.owner()
         self.keys = place / "keys"
         self.keys.mkdir(mode=0o755)
@@ -62,7 +65,12 @@ class TlsServer:
         self._give(data)
         initdb = (str(PROGRAMS[0] / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8")
         run_as(self._owner, [*initdb, "--locale=C.UTF-8", "--no-sync"], 60)
-        rules = ("local all all trust", "hostssl all all 127.0.0.1/32 trust", "host all plain 127.0.0.1/32 trust")
+        rules = (
+            "local all all trust",
+            "hostssl all worker 127.0.0.1/32 scram-sha-256",
+            "hostssl all all 127.0.0.1/32 trust",
+            "host all plain 127.0.0.1/32 trust",
+        )
         (data / "pg_hba.conf").write_text("\n".join(rules) + "\n")
         run = place / "run"
         run.mkdir(mode=0o700)
@@ -75,17 +83,16 @@ class TlsServer:
         # Alone among all roles it may come without TLS.
         self.server.sql("CREATE ROLE plain LOGIN SUPERUSER")
         migrate(local)
-        self._port = port
 
     def dsn(self, **parameters: str) -> str:
         """The way there, verified."""
         verified = {"sslmode": "verify-full", "sslrootcert": str(self.authority.certificate)}
-        there = {"host": NAME, "hostaddr": "127.0.0.1", "port": str(self._port), "dbname": "postgres"}
+        there = {"host": self._name, "hostaddr": "127.0.0.1", "port": str(self.port), "dbname": "postgres"}
         return make_conninfo("", **{"user": "postgres", **there, **verified, **parameters})
 
     def certify(self, authority: Authority) -> None:
         """From its next start, or :meth:`reload`, on the server's certificate is signed by this CA."""
-        authority.sign(NAME)
+        authority.sign(self._name)
         for name in ("server.key", "server.crt"):
             target = self.keys.parent / name
             shutil.copy(self.keys / name, target)
