@@ -16,6 +16,7 @@ LIMITS: Final = "pool/test_limits.py"
 SLOTS: Final = "pool/test_slots.py"
 DISPATCH: Final = "pool/test_dispatch.py"
 CONNECTION: Final = "store/test_connection.py"
+PASSWORDS: Final = "store/test_passwords.py"
 TENURE: Final = "unit/test_tenure.py"
 
 RULES: Final = (
@@ -873,6 +874,65 @@ STORE: Final = (
         "                traceback.clear_frames(error.__traceback__)\n",
         "",
         f"{CONNECTION}::TestGivenUp",
+    ),
+    Mutant(
+        "connect-read-only",
+        "store/connection.py",
+        'if (writable or "," in',
+        'if (False or "," in',
+        f"{CONNECTION}::TestLoss",
+    ),
+    Mutant(
+        "line-read-only",
+        "store/line.py",
+        "if self._pipeline is not None and turned_read_only(self._pipeline.connection)",
+        "if False",
+        f"{CONNECTION}::TestLoss",
+    ),
+    Mutant(
+        "listen-read-only",
+        "store/listening.py",
+        "if turned_read_only(connection)",
+        "if False",
+        "store/test_listen.py",
+    ),
+    Mutant(
+        "password-refused",
+        "store/passwords.py",
+        "                self._text = None\n        return not",
+        "                pass\n        return not",
+        PASSWORDS,
+    ),
+    Mutant(
+        "password-shared",
+        "store/passwords.py",
+        "            under_way = self._under_way\n",
+        "            under_way = None\n",
+        PASSWORDS,
+    ),
+    Mutant("password-group", "store/passwords.py", "process_group=0,", "", PASSWORDS),
+    Mutant(
+        "password-deadline",
+        "store/passwords.py",
+        "while (left := until - time.monotonic()) > 0:",
+        "while (left := until - time.monotonic()) > -100:",
+        PASSWORDS,
+    ),
+    Mutant(
+        "password-fork",
+        "store/passwords.py",
+        "os.register_at_fork(after_in_child=_known.clear)",
+        "",
+        f"{PASSWORDS}::test_a_child_of_a_program_has_questions_of_its_own",
+    ),
+    Mutant("password-cancelled", "store/connection.py", "        source.give_up()\n", "", PASSWORDS),
+    Mutant("password-away", "store/connection.py", "error.pgconn.used_password and source", "source", PASSWORDS),
+    Mutant(
+        "password-printed",
+        "password.py",
+        "    os.dup2(2, 1)\n",
+        "",
+        f"{PASSWORDS}::test_what_a_function_prints_is_no_password",
     ),
     Mutant("cut-late", "store/connection.py", "            cut(connection)\n", "", f"{CONNECTION}::TestDeadline"),
     Mutant(

@@ -136,6 +136,26 @@ async def test_f40_a_silent_connection_raises(
         proxy.pass_on()
 
 
+async def test_f36_a_server_that_has_turned_read_only_is_left(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never say anything."""
+
+    async def turning(*arguments: Any, **options: Any) -> Connection:
+        connection = await connect(*arguments, **options)
+        await connection.execute("SET default_transaction_read_only = on")
+        return connection
+
+    monkeypatch.setattr(ears, "SILENCE", 0.2)
+    monkeypatch.setattr(ears, "connect", turning)
+    async with supervisor(dsn) as me:
+
+        async def listen() -> None:
+            async with listening(me.store) as hints:
+                await hint(hints)
+
+        with pytest.raises(DatabaseError, match="has turned read-only"):
+            await listen()
+
+
 async def test_a_server_that_is_away_raises_at_once(proxy: Proxy) -> None:
     async with supervisor(proxy.dsn) as me:
         proxy.refuse()

@@ -4,15 +4,16 @@ import asyncio
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from pgsched.dsn import PASSWORD_COMMAND
+from pgsched.dsn import PASSWORD_COMMAND, PASSWORD_FROM
 from pgsched.errors import DatabaseError, UsageError
 from pgsched.store import redaction
 from pgsched.store.connection import connect, connect_sync
 from pgsched.store.passwords import REUSE_SECONDS, Asked, Command, Function, Passwords, passwords
-from tests.support import eventually, gone, processes
+from tests.support import ROOT, eventually, gone, processes
 
 
 class Asking:
@@ -69,8 +70,8 @@ def test_one_that_was_refused_is_not_used_again(asking: Asking) -> None:
     assert source.get(1) == Asked("password 2", fresh=False), "an old one was refused, and not this"
 
 
-async def test_a_server_that_is_away_refuses_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
-    calls = tmp_path_factory.mktemp("calls") / "calls"
+async def test_a_server_that_is_away_refuses_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
     monkeypatch.setenv(PASSWORD_COMMAND, f"sh -c 'echo >>{calls}; echo s3cr3t'")
     for _ in range(3):
         with pytest.raises(DatabaseError, match="refused"):
@@ -100,6 +101,14 @@ def test_an_agent_that_stays_delays_nobody() -> None:
     assert Command(["sh", "-c", "sleep 62 & echo s3cr3t"], "it").ask(30) == "s3cr3t"
     assert time.monotonic() - began < 20
     eventually(lambda: "sleep 62" not in [found.command for found in processes() if not found.dead])
+
+
+def test_what_a_function_prints_is_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "noisy.py").write_text("print('no')\ndef token():\n    print('nor this')\n    return 's3cr3t'\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(ROOT))))
+    source = passwords({PASSWORD_FROM: "noisy:token"})
+    assert source is not None
+    assert source.get(20).text == "s3cr3t"
 
 
 def test_what_is_printed_without_end_is_given_up() -> None:
