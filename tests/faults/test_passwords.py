@@ -170,6 +170,7 @@ def test_f48_an_app_calls_a_function_of_its_program(own: OwnServer, vault: Vault
             tick.enqueue()
 
 
+@pytest.mark.slow
 def test_f48_what_makes_passwords_may_fail_for_a_while(
     own: OwnServer, vault: Vault, own_rows: Rows, pgsched_cli: CommandLine, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_f48_what_makes_passwords_may_fail_for_a_while(
     stops(running)
 
 
+@pytest.mark.slow
 def test_f48_what_hangs_is_killed_and_delays_no_end(
     own: OwnServer, vault: Vault, own_rows: Rows, pgsched_cli: CommandLine, tmp_path: Path
 ) -> None:
