@@ -53,9 +53,10 @@ class Observation:
         """What the pool is to call in each worker; None for nothing."""
         return RECORDER if self._metrics is not None else None
 
-    async def start(self, health: "Health") -> None:
+    async def start(self, health: "Health", stuck: Callable[[], list[str]] = list) -> None:
         """Listen, and begin what goes on in the background; to be called before the pool starts.
 
+        :param stuck: names the parts of the supervisor that have stopped moving: then the watchdog is not fed.
         :raises UsageError: the address cannot be had.
         """
         if self._address is not None and self._directory is not None:
@@ -70,7 +71,7 @@ class Observation:
             self._begin(exposition.tidy_up())
         self._begin(self.telemetry.run())
         if self._notifier.watchdog_interval is not None:
-            self._begin(self._keep_alive(self._notifier.watchdog_interval))
+            self._begin(self._keep_alive(self._notifier.watchdog_interval, stuck))
 
     async def close(self) -> None:
         """End everything; to be called when no worker is left, and the supervisor has said its last word."""
@@ -92,10 +93,19 @@ class Observation:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._running.append(asyncio.create_task(work))
 
-    async def _keep_alive(self, interval: float) -> None:
-        """What systemd watches is that the loop turns; a database that is away is no reason to be restarted."""
+    async def _keep_alive(self, interval: float, stuck: Callable[[], list[str]]) -> None:
+        """What systemd watches is that the loop turns, and that every part moves in it.
+
+        A database that is away keeps none of them from moving: it is no reason to be restarted.
+        """
+        told: list[str] = []
         while True:
-            self._notifier.alive()
+            if (parts := stuck()) and parts != told:
+                emit("stuck", logging.ERROR, parts=parts)
+                self._notifier.status(f"stuck: {', '.join(parts)}")
+            told = parts
+            if not parts:
+                self._notifier.alive()
             await asyncio.sleep(interval)
 
 

@@ -29,6 +29,7 @@ from pgsched.supervisor.health import judge
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.identity import identify
 from pgsched.supervisor.listening import Listener
+from pgsched.supervisor.liveness import Liveness, Part, patience
 from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.reaping import Reaper
 from pgsched.supervisor.sampling import Books, Pruner, samplers
@@ -71,6 +72,7 @@ class Supervisor:
         self._backlog = Backlog()
         self._durations = demand.Durations()
         self._trust = Trust(settings.lease)
+        self._liveness = Liveness(patience(settings))
         self._stop_asked = asyncio.Event()
         self._force_asked = asyncio.Event()
         self._ended = asyncio.Event()
@@ -94,6 +96,7 @@ class Supervisor:
             await race(self._start(), self._stop_asked.wait())
             if not self._stop_asked.is_set():
                 self._become(SupervisorState.RUNNING)
+                self._liveness.moved()
                 # Whatever becomes of leases: figures are wanted most while there is none.
                 sampling = [duty.run() for duty in self._samplers()]
                 await race(self._serve(), self._tend_pool(), self._drain_when_asked(), *sampling)
@@ -104,15 +107,18 @@ class Supervisor:
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether the lease is renewed, the claim loop turns and the slots live; and the figures behind it."""
         now = lease_clock()
-        since_turn = now - self._exchange.last_turn if self._exchange else math.inf
         return judge(
             self.state,
             lease_remaining=self._trust.expires_at - now,
-            since_turn=since_turn,
+            since_turn=now - self._exchange.last_turn if self._exchange else math.inf,
             turn_within=self.settings.poll_interval + self.settings.db_timeout,
             slots=self._pool.slots(),
             held=len(self._holdings),
         )
+
+    def stuck(self) -> list[str]:
+        """Which of claim loop, lease and slots have stopped moving; told only while it serves."""
+        return self._liveness.stuck() if self.state is SupervisorState.RUNNING else []
 
     async def _start(self) -> None:
         await self._store.open()
@@ -159,6 +165,7 @@ class Supervisor:
         backoff = Backoff(base=0.1, cap=5.0)
         while True:
             started = lease_clock()
+            self._liveness.moved(Part.CLAIMS, Part.LEASE)
             try:
                 supervisor_id = await self._store.register(self._identity, self.settings.lease)
             except DatabaseError:
@@ -193,9 +200,10 @@ class Supervisor:
             on_outcome=self._conclude,
         )
         renewal = self._renewal(supervisor_id)
+        moved = self._liveness.moved
         duties = [
-            Duty("exchange", exchange.turn, observer, sleep=exchange.sleep),
-            Duty("renewal", renewal.turn, observer),
+            Duty("exchange", exchange.turn, observer, sleep=exchange.sleep, on_turn=lambda: moved(Part.CLAIMS)),
+            Duty("renewal", renewal.turn, observer, on_turn=lambda: moved(Part.LEASE)),
             Duty("expiry", Expiry(self._trust).turn, observer),
             Duty("reap", reaper.turn, observer),
             watch,
@@ -245,6 +253,7 @@ class Supervisor:
         """Keep limits and slots, whatever the database does."""
         while True:
             pause = self._pool.turn()
+            self._liveness.tended(self._pool.slots())
             for running in self._pool.running():
                 if running.seconds >= STUCK:
                     self._backlog.put_back(self._pool.recall(running.slot))
@@ -315,6 +324,7 @@ class Supervisor:
 
     def on_worker(self) -> None:
         """What the pool tells when a worker is ready: there is room for a claim."""
+        self._liveness.moved(Part.SLOTS)
         self._feeder.soon()
         if self._exchange is not None:
             self._exchange.rest.wake()

@@ -115,6 +115,29 @@ async def test_it_serves_logs_notifies_and_leaves_nothing(
         await fetch(f"{url}/healthz")
 
 
+async def test_who_is_stuck_starves_the_watchdog_and_says_so(
+    manager: Callable[[], list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    observation = Observation(settings("none"), redact=str)
+    parts = ["claims", "lease"]
+    asked = 0
+
+    def stuck() -> list[str]:
+        nonlocal asked
+        asked += 1
+        return list(parts)
+
+    await observation.start(well, stuck)
+    stderr = Stderr(capfd)
+    await eventually_async(lambda: asked >= 5 and "stuck" in stderr.text)
+    assert manager() == ["STATUS=stuck: claims, lease"]
+    parts.clear()
+    messages: list[str] = []
+    await eventually_async(lambda: messages.extend(manager()) or "WATCHDOG=1" in messages)  # type: ignore[func-returns-value]
+    await observation.close()
+    assert stderr.text.count(" stuck ") == 1
+
+
 async def test_without_an_address_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     observation = Observation(settings("none"), redact=str)
