@@ -15,6 +15,7 @@ from pgsched.events import LOGGER, emit
 from pgsched.ops import logs
 from pgsched.ops.directory import VARIABLE, MetricsDirectory, make_directory
 from pgsched.ops.notify import Notifier
+from pgsched.ops.statusline import OutageWatch
 from pgsched.ops.telemetry import OutageCounter, Telemetry
 
 if TYPE_CHECKING:
@@ -43,10 +44,12 @@ class Observation:
             self._directory = make_directory()
             self._metrics = _metrics(self._directory)
         self._output = logs.setup("json" if settings.log_format == "json" else "text", redact=redact, level=level)
-        self._outages = OutageCounter(self._metrics) if self._metrics is not None else None
-        if self._outages is not None:
-            LOGGER.addHandler(self._outages)
         self.telemetry = Telemetry(self._metrics, self._notifier)
+        self._outages: list[logging.Handler] = [OutageWatch(self.telemetry.line)]
+        if self._metrics is not None:
+            self._outages.append(OutageCounter(self._metrics))
+        for hearing in self._outages:
+            LOGGER.addHandler(hearing)
 
     @property
     def recorder(self) -> str | None:
@@ -81,8 +84,8 @@ class Observation:
         if self._server is not None:
             await self._server.close()
         self.telemetry.summarise()
-        if self._outages is not None:
-            LOGGER.removeHandler(self._outages)
+        for hearing in self._outages:
+            LOGGER.removeHandler(hearing)
         if self._metrics is not None:
             self._metrics.close()
         if self._directory is not None:
@@ -98,13 +101,13 @@ class Observation:
 
         A database that is away keeps none of them from moving: it is no reason to be restarted.
         """
-        told: list[str] = []
+        line = self.telemetry.line
         while True:
-            if (parts := stuck()) and parts != told:
-                emit("stuck", logging.ERROR, parts=parts)
-                self._notifier.status(f"stuck: {', '.join(parts)}")
-            told = parts
-            if not parts:
+            told, line.stuck = line.stuck, stuck()
+            if line.stuck != told:
+                emit("stuck", logging.ERROR, parts=", ".join(line.stuck) or "none")
+                self._notifier.status(line.text())
+            if not line.stuck:
                 self._notifier.alive()
             await asyncio.sleep(interval)
 

@@ -88,8 +88,8 @@ async def test_it_serves_logs_notifies_and_leaves_nothing(
     telemetry.event("pool_started", logging.INFO, task_types=["compress"])
     telemetry.event("odd", logging.WARNING, dsn="password=secret")
     emit("database_lost", logging.WARNING, error="connection refused")
-    emit("database_back", logging.WARNING, seconds=3)
     telemetry.event("state", logging.INFO, state="running")
+    emit("database_back", logging.WARNING, seconds=3)
     telemetry.ready()
     stderr = Stderr(capfd)
     await eventually_async(lambda: "metrics_served" in stderr.text)
@@ -101,11 +101,11 @@ async def test_it_serves_logs_notifies_and_leaves_nothing(
     messages: list[str] = []
     await eventually_async(lambda: messages.extend(manager()) or messages.count("WATCHDOG=1") >= 3)  # type: ignore[func-returns-value]
     assert [message for message in messages if message != "WATCHDOG=1"] == [
-        "STATUS=running",
-        "READY=1\nSTATUS=running",
+        "STATUS=running: 0 running, - queued, 0.0 completed/s; the database is away",
+        "READY=1\nSTATUS=running: 0 running, - queued, 0.0 completed/s",
     ]
     telemetry.event("state", logging.INFO, state="draining")
-    assert "STOPPING=1\nSTATUS=draining" in manager()
+    assert "STOPPING=1\nSTATUS=draining: 0 running, - queued, 0.0 completed/s" in manager()
     await observation.close()
     assert 'odd dsn="password=***"' in stderr.text
     assert "secret" not in stderr.text
@@ -130,12 +130,12 @@ async def test_who_is_stuck_starves_the_watchdog_and_says_so(
     await observation.start(well, stuck)
     stderr = Stderr(capfd)
     await eventually_async(lambda: asked >= 5 and "stuck" in stderr.text)
-    assert manager() == ["STATUS=stuck: claims, lease"]
+    assert manager() == ["STATUS=starting: 0 running, - queued, 0.0 completed/s; stuck: claims, lease"]
     parts.clear()
     messages: list[str] = []
     await eventually_async(lambda: messages.extend(manager()) or "WATCHDOG=1" in messages)  # type: ignore[func-returns-value]
     await observation.close()
-    assert stderr.text.count(" stuck ") == 1
+    assert [line.split("stuck ")[1] for line in stderr.text.splitlines()] == ['parts="claims, lease"', "parts=none"]
 
 
 async def test_without_an_address_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
