@@ -41,7 +41,7 @@ def _skip(reason: str) -> None:
 def booted() -> Iterator[Container]:
     """The container."""
     if os.environ.get(ASKED) != "1":
-        _skip(f"{ASKED}=1 was not given, which makes a Debian tree and boots it")
+        pytest.skip(f"{ASKED}=1 was not given, which makes a Debian tree and boots it")
     # Not below pytest's own directory, which nobody but root may enter: services run as somebody else.
     place = Path(tempfile.mkdtemp(prefix="pgsched-systemd-"))
     place.chmod(0o755)

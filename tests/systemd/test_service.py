@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pgsched.store.schema import migrate
 from tests.proxy import Proxy
 from tests.support import Server, database_of, eventually
 from tests.system.rows import Rows
@@ -158,15 +159,15 @@ def test_a_crash_is_followed_by_a_start(booted: Container, service: Service, row
     booted("systemctl kill --kill-who=main --signal=KILL pgsched", check=True)
     eventually(lambda: service.show("NRestarts") == "1", "it is started again", timeout=60, every=0.1)
     service.is_in("active")
+    shown = booted("systemctl show -p NRestarts -p Result pgsched", check=True).out.split()
+    assert sorted(shown) == ["NRestarts=1", "Result=success"]
     assert service.pid != killed
     rows.all_ended(timeout=60)
     assert [rows.row(task_id)[:2] for task_id in ids] == [("completed", 1)] * 2
     assert not workers.keys() & service.slots().keys()
 
 
-def test_starts_that_fail_at_once_have_a_limit(
-    booted: Container, service: Service, server: Server, empty_dsn: str
-) -> None:
+def test_starts_that_fail_at_once_have_a_limit(booted: Container, service: Service, empty_dsn: str) -> None:
     """The schema is missing: exit code 4, again and again."""
     service.dsn = re.sub(r"dbname=\S+", f"dbname={database_of(empty_dsn)}", service.dsn)
     service.install("--processes", "2")
@@ -175,7 +176,10 @@ def test_starts_that_fail_at_once_have_a_limit(
     eventually(lambda: "repeated too quickly" in booted.journal(), "systemd has had enough", timeout=60, every=0.2)
     # Five starts.
     assert service.show("NRestarts") == "5"
+    migrate(empty_dsn)
     assert booted("systemctl start pgsched").code != 0
+    booted("systemctl reset-failed pgsched", check=True)
+    booted("systemctl start pgsched", check=True)
 
 
 def test_what_does_not_mend_by_itself_is_not_started_again(booted: Container, service: Service) -> None:
@@ -201,7 +205,7 @@ def test_a_worker_that_is_killed_at_the_units_memory_limit_takes_nobody_with_it(
     if not booted.limits_memory:
         pytest.skip("systemd in the container has no memory controller, so there is no MemoryMax= to be killed at")
     booted("systemctl start pgsched", check=True)
-    booted("systemctl set-property --runtime pgsched MemoryMax=300M", check=True)
+    booted("systemctl set-property pgsched MemoryMax=300M", check=True)
     [beside] = rows.add("nap", {"seconds": 15.0})
     running(1)
     before, workers = service.pid, service.slots()
@@ -214,14 +218,16 @@ def test_a_worker_that_is_killed_at_the_units_memory_limit_takes_nobody_with_it(
     assert (service.pid, service.show("NRestarts"), service.show("ActiveState")) == (before, "0", "active")
     # One of two has been replaced.
     assert len(workers.keys() & service.slots().keys()) == 1
-    booted("systemctl revert pgsched")
+    booted("systemctl revert pgsched", check=True)
+    assert service.show("MemoryMax") == "infinity"
 
 
 def test_instances_run_side_by_side(
     booted: Container, service: Service, mail: Service, rows: Rows, server: Server, dsn: str
 ) -> None:
     service.install("--processes", "1", "--queues", "default")
-    booted("systemctl start pgsched pgsched@mail", check=True)
+    booted("systemctl start pgsched", check=True)
+    booted("systemctl start pgsched@mail", check=True)
     assert list(service.slots().values()) == list(mail.slots().values()) == ["pgsched-slot0"]
     # Each serves its own.
     booted("systemctl stop pgsched", check=True)

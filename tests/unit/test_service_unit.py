@@ -1,6 +1,7 @@
 """The unit files that are shipped: what they promise must fit the program's own limits (F31)."""
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections import defaultdict
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pgsched.cli.main import main
 from pgsched.cli.run import run
 from pgsched.config import Settings
 from pgsched.errors import ExitCode
@@ -116,3 +118,20 @@ def test_what_stays_open_has_its_reason(unit: Unit) -> None:
     for name in ("MemoryDenyWriteExecute", "PrivateNetwork", "IPAddressDeny", "ProcSubset", "@resources"):
         assert name not in unit.values
         assert re.search(rf"^# .*{name}[^:]*: \w", unit.text, re.MULTILINE), name
+
+
+def _commands() -> list[str]:
+    """Every line of the page that is to be typed, its options left out."""
+    page = (ROOT / "docs/systemd.md").read_text()
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    return [line.strip() for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_the_page_says_nothing_that_was_not_tried(command: str, tmp_path: Path) -> None:
+    if command.startswith("pgsched systemd install "):
+        assert main([*shlex.split(command)[1:], "--root", str(tmp_path)]) == 0
+    elif command != "systemctl edit pgsched":
+        # Which needs a terminal; the tests write the file that it writes.
+        tests = (ROOT / "tests/systemd").glob("*.py")
+        assert any(f'"{command}"' in file.read_text() or f"{command} " in file.read_text() for file in tests), command
