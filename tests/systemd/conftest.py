@@ -169,7 +169,8 @@ def mail(booted: Container, address: str, app: None) -> Iterator[Service]:
 
 @pytest.fixture
 def app(booted: Container) -> None:
-    """The module ``tasks`` where the service starts."""
+    """The module ``tasks`` where the service starts; what it says begins with the test."""
+    booted.begin_journal()
     write_app(booted, version=1)
 
 

@@ -110,6 +110,7 @@ class Container:
     def __init__(self, tree: Path) -> None:
         self.tree = tree
         self._log = tree.with_name("console")
+        self._since = "-1day"
         _NSPAWN.mkdir(parents=True, exist_ok=True)
         self._memory = _memory_group()
         boot = ["systemd-nspawn", "--boot", "--register=no", "--keep-unit", "--quiet", "--console=pipe"]
@@ -153,7 +154,11 @@ class Container:
 
     def journal(self) -> str:
         """What the services have said."""
-        return self("journalctl -o short-precise --no-pager -n 80").out
+        return self(f"journalctl -o short-precise --no-pager -n 80 --since '{self._since}'").out
+
+    def begin_journal(self) -> None:
+        """Pass over what has been said so far."""
+        self._since = self("date '+%F %T.%6N'").out.strip()
 
     def close(self) -> None:
         """Shut down."""

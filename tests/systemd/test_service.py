@@ -37,8 +37,8 @@ def test_it_is_ready_when_the_workers_are_warm(
     booted("systemctl enable pgsched", check=True)
     booted("systemctl start --no-block pgsched", check=True)
     try:
-        eventually(lambda: server.backends(dsn), "it has looked at the database", timeout=30)
-        # The app's import is held up: the supervisor is there, and says nothing yet.
+        eventually(lambda: "the import is held up" in booted.journal(), "it boots", timeout=30, every=0.1)
+        # The supervisor is there, has looked at the database, and says nothing yet.
         assert service.show("ActiveState") == "activating"
         assert service.slots() == {}
     finally:
@@ -97,7 +97,8 @@ def test_a_frozen_supervisor_is_replaced_and_its_tasks_run_again(
     eventually(lambda: service.show("NRestarts") == "1", "it is started again", timeout=60, every=0.1)
     service.is_in("active")
     assert service.pid != frozen
-    assert "watchdog" in booted("journalctl -u pgsched --no-pager").out.lower()
+    assert "watchdog" in booted("journalctl -u pgsched", check=True).out.lower()
+    assert "watchdog" in booted.journal().lower()
     rows.all_ended(timeout=60)
     assert [rows.row(task_id)[:2] for task_id in ids] == [("completed", 1)] * 2
     assert not workers.keys() & service.slots().keys()
