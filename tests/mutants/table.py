@@ -4,9 +4,10 @@ from typing import Final
 
 from tests.mutants.code import CODE
 from tests.mutants.mutant import Mutant, Redundant
+from tests.mutants.service import SERVICE
 from tests.mutants.statements import FUNCTIONS, STATEMENTS
 
-MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*STATEMENTS, *FUNCTIONS, *CODE)}
+MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*STATEMENTS, *FUNCTIONS, *CODE, *SERVICE)}
 
 REDUNDANT: Final = (
     Redundant(
