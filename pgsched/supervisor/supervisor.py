@@ -6,7 +6,6 @@ a duty does is in the duty's own file.
 
 import asyncio
 import logging
-import math
 import random
 from collections.abc import Callable
 
@@ -25,15 +24,15 @@ from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.exchange import Exchange, LeaseLostError
 from pgsched.supervisor.feeding import Feeder
-from pgsched.supervisor.health import judge
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.identity import identify
 from pgsched.supervisor.listening import Listener
-from pgsched.supervisor.liveness import Liveness, Part, patience
+from pgsched.supervisor.liveness import Part
 from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.reaping import Reaper
 from pgsched.supervisor.sampling import Books, Pruner, samplers
 from pgsched.supervisor.tenure import Expiry, Renewal, race
+from pgsched.supervisor.vitals import Vitals
 from pgsched.supervisor.watching import Watcher
 
 TEND = 0.05
@@ -72,13 +71,15 @@ class Supervisor:
         self._backlog = Backlog()
         self._durations = demand.Durations()
         self._trust = Trust(settings.lease)
-        self._liveness = Liveness(patience(settings))
         self._stop_asked = asyncio.Event()
         self._force_asked = asyncio.Event()
         self._ended = asyncio.Event()
         self._feeder = Feeder(pool, self._backlog, self._durations, may=self._may_feed, fed=self._fed)
         self._identity: Identity | None = None
         self._exchange: Exchange | None = None
+        self.vitals = Vitals(
+            settings, self._trust, pool, self._holdings, state=lambda: self.state, exchange=lambda: self._exchange
+        )
 
     def stop(self) -> None:
         """Ask for the orderly stop; asked again, for the immediate one. Safe in a signal callback of the loop."""
@@ -96,29 +97,13 @@ class Supervisor:
             await race(self._start(), self._stop_asked.wait())
             if not self._stop_asked.is_set():
                 self._become(SupervisorState.RUNNING)
-                self._liveness.moved()
+                self.vitals.liveness.moved()
                 # Whatever becomes of leases: figures are wanted most while there is none.
                 sampling = [duty.run() for duty in self._samplers()]
                 await race(self._serve(), self._tend_pool(), self._drain_when_asked(), *sampling)
         finally:
             await self._finish()
         return ExitCode.FORCED if self._force_asked.is_set() else ExitCode.OK
-
-    def health(self) -> tuple[bool, dict[str, object]]:
-        """Whether the lease is renewed, the claim loop turns and the slots live; and the figures behind it."""
-        now = lease_clock()
-        return judge(
-            self.state,
-            lease_remaining=self._trust.expires_at - now,
-            since_turn=now - self._exchange.last_turn if self._exchange else math.inf,
-            turn_within=self.settings.poll_interval + self.settings.db_timeout,
-            slots=self._pool.slots(),
-            held=len(self._holdings),
-        )
-
-    def stuck(self) -> list[str]:
-        """Which of claim loop, lease and slots have stopped moving; told only while it serves."""
-        return self._liveness.stuck() if self.state is SupervisorState.RUNNING else []
 
     async def _start(self) -> None:
         await self._store.open()
@@ -165,7 +150,7 @@ class Supervisor:
         backoff = Backoff(base=0.1, cap=5.0)
         while True:
             started = lease_clock()
-            self._liveness.moved(Part.CLAIMS, Part.LEASE)
+            self.vitals.liveness.moved(Part.CLAIMS, Part.LEASE)
             try:
                 supervisor_id = await self._store.register(self._identity, self.settings.lease)
             except DatabaseError:
@@ -200,10 +185,9 @@ class Supervisor:
             on_outcome=self._conclude,
         )
         renewal = self._renewal(supervisor_id)
-        moved = self._liveness.moved
         duties = [
-            Duty("exchange", exchange.turn, observer, sleep=exchange.sleep, on_turn=lambda: moved(Part.CLAIMS)),
-            Duty("renewal", renewal.turn, observer, on_turn=lambda: moved(Part.LEASE)),
+            Duty("exchange", exchange.turn, observer, sleep=exchange.sleep, on_turn=self.vitals.turned),
+            Duty("renewal", renewal.turn, observer, on_turn=self.vitals.renewed),
             Duty("expiry", Expiry(self._trust).turn, observer),
             Duty("reap", reaper.turn, observer),
             watch,
@@ -253,7 +237,7 @@ class Supervisor:
         """Keep limits and slots, whatever the database does."""
         while True:
             pause = self._pool.turn()
-            self._liveness.tended(self._pool.slots())
+            self.vitals.tended()
             for running in self._pool.running():
                 if running.seconds >= STUCK:
                     self._backlog.put_back(self._pool.recall(running.slot))
@@ -324,7 +308,7 @@ class Supervisor:
 
     def on_worker(self) -> None:
         """What the pool tells when a worker is ready: there is room for a claim."""
-        self._liveness.moved(Part.SLOTS)
+        self.vitals.tended()
         self._feeder.soon()
         if self._exchange is not None:
             self._exchange.rest.wake()

@@ -26,7 +26,7 @@ SERVICE: Final = (
     Mutant(
         "watchdog-outage",
         "supervisor/supervisor.py",
-        "            self._liveness.moved(Part.CLAIMS, Part.LEASE)\n",
+        "            self.vitals.liveness.moved(Part.CLAIMS, Part.LEASE)\n",
         "",
         f"{LIVENESS}::test_an_outage_does_not_starve_the_watchdog",
     ),
@@ -46,9 +46,9 @@ SERVICE: Final = (
     ),
     Mutant(
         "watchdog-only-while-running",
-        "supervisor/supervisor.py",
-        "return self._liveness.stuck() if self.state is SupervisorState.RUNNING else []",
-        "return self._liveness.stuck()",
+        "supervisor/vitals.py",
+        "return self.liveness.stuck() if self._state() is SupervisorState.RUNNING else []",
+        "return self.liveness.stuck()",
         f"{LIVENESS}::test_who_starts_or_stops_has_limits_of_his_own",
     ),
     Mutant(

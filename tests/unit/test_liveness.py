@@ -108,14 +108,14 @@ async def test_an_outage_does_not_starve_the_watchdog(clock: Clock, monkeypatch:
     """The lease was lost, and every attempt to get another fails, for hours."""
     store: Any = Away(clock)
     supervisor = Supervisor(Settings(app="a:app", processes=1), store, None, Deaf(), version="0")  # type: ignore[arg-type]
-    liveness = supervisor._liveness = Liveness(patience(supervisor.settings), clock)
+    liveness = supervisor.vitals.liveness = Liveness(patience(supervisor.settings), clock)
     supervisor.state = SupervisorState.RUNNING
     supervisor._identity = Identity(host="host", boot_id="boot", pid_namespace=1, pid=2, started_ticks=3, processes=1)
     stuck: list[str] = []
 
     async def rest(seconds: float) -> None:
         liveness.moved(Part.SLOTS)
-        stuck.extend(supervisor.stuck())
+        stuck.extend(supervisor.vitals.stuck())
         if store.attempts >= 60:
             raise KeyError
 
@@ -124,13 +124,13 @@ async def test_an_outage_does_not_starve_the_watchdog(clock: Clock, monkeypatch:
         await supervisor._register()
     assert stuck == []
     clock.now += 1000
-    assert supervisor.stuck() == list(Part)
+    assert supervisor.vitals.stuck() == list(Part)
 
 
 @pytest.mark.parametrize("state", [state for state in SupervisorState if state is not SupervisorState.RUNNING])
 def test_who_starts_or_stops_has_limits_of_his_own(clock: Clock, state: SupervisorState) -> None:
     supervisor = Supervisor(Settings(app="a:app", processes=1), None, None, Deaf(), version="0")  # type: ignore[arg-type]
-    supervisor._liveness = Liveness(PATIENCE, clock)
+    supervisor.vitals.liveness = Liveness(PATIENCE, clock)
     clock.now += 1000
     supervisor.state = state
-    assert supervisor.stuck() == []
+    assert supervisor.vitals.stuck() == []
