@@ -4,6 +4,7 @@ Made of what telemetry hears anyway. Only text; whoever wants the line asks for 
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,8 @@ class StatusLine:
         """Parts of the supervisor that have stopped moving."""
         self._clock = clock
         self._running = 0
-        self._queued: dict[str, int] | None = None
+        self._queued: dict[str, float] = {"": math.nan}
+        """By queue; NaN while nobody knows."""
         self._completed = 0
         self._since = clock()
 
@@ -31,7 +33,8 @@ class StatusLine:
         if name == "active":
             self._running = int(value)
         elif name == "queue_depth" and labels["state"] == "queued":
-            self._queued = {**(self._queued or {}), labels["queue"]: int(value)}
+            self._queued.pop("", None)
+            self._queued[labels["queue"]] = value
 
     def completed(self, tasks: int) -> None:
         """So many tasks more have been written as completed."""
@@ -42,8 +45,8 @@ class StatusLine:
         now = self._clock()
         rate = self._completed / (now - self._since) if now > self._since else 0.0
         self._completed, self._since = 0, now
-        # Nobody has counted yet, which is something else than none.
-        queued = "-" if self._queued is None else f"{sum(self._queued.values()):,}"
+        depth = sum(self._queued.values())
+        queued = "-" if math.isnan(depth) else f"{depth:,.0f}"
         line = f"{self.state}: {self._running} running, {queued} queued, {rate:,.1f} completed/s"
         if self.outage:
             line += "; the database is away"

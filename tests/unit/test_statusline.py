@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import socket
 from pathlib import Path
 
@@ -38,6 +39,11 @@ def test_running_queued_and_rate() -> None:
     now += 2.0
     line.outage = True
     assert line.text() == "running: 3 running, 2,234 queued, 0.0 completed/s; the database is away"
+    # In an outage nobody knows, and one queue is as bad as all.
+    line.sampled("queue_depth", math.nan, {"queue": "a", "state": "queued"})
+    assert ", - queued, " in line.text()
+    line.sampled("queue_depth", 0, {"queue": "a", "state": "queued"})
+    assert ", 234 queued, " in line.text()
     line.outage = False
     line.stuck = ["claims", "slots"]
     assert line.text().endswith(" completed/s; stuck: claims, slots")
