@@ -7,13 +7,14 @@ from pgsched.cli.change import cancel, prune, retry
 from pgsched.cli.demo import demo
 from pgsched.cli.enqueue import enqueue
 from pgsched.cli.look import show, status, tasks
-from pgsched.cli.options import CONTEXT, Group
+from pgsched.cli.options import Group
 from pgsched.cli.run import run
 from pgsched.cli.scale import scale
 from pgsched.cli.setup import check, migrate
+from pgsched.cli.systemd import systemd
 
 
-@click.group("pgsched", cls=Group, context_settings=CONTEXT)
+@click.group("pgsched", cls=Group)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def pgsched() -> None:
     """Run CPU-heavy Python tasks that live in PostgreSQL.
@@ -26,5 +27,5 @@ def pgsched() -> None:
     """
 
 
-for command in (run, scale, demo, migrate, check, enqueue, status, tasks, show, retry, cancel, prune):
+for command in (run, scale, demo, migrate, check, enqueue, status, tasks, show, retry, cancel, prune, systemd):
     pgsched.add_command(command)

@@ -37,7 +37,7 @@ async def run(
     observation = Observation(settings, redact=redact, level=level)
     try:
         supervisor = _build(settings, observation, on_outcome)
-        await observation.start(supervisor.health)
+        await observation.start(supervisor.vitals.health, supervisor.vitals.stuck)
         loop = asyncio.get_running_loop()
         for number in STOP:
             loop.add_signal_handler(number, supervisor.stop)

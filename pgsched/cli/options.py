@@ -77,8 +77,8 @@ def given_as(ctx: click.Context, param: click.Parameter) -> str:
     return str(param.human_readable_name)
 
 
-class Command(click.Command):
-    """A command with examples below its options."""
+class WithExamples(click.Command):
+    """Has examples below its options."""
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         kwargs["context_settings"] = CONTEXT
@@ -93,7 +93,11 @@ class Command(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
-class Group(click.Group):
+class Command(WithExamples):
+    """A command."""
+
+
+class Group(WithExamples, click.Group):
     """Lists its commands in the order in which they were added: that of a first use, not of the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

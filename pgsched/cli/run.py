@@ -7,23 +7,27 @@ in the workers, which get the current directory on their path.
 import asyncio
 import dataclasses
 import gc
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pgsched.cli.database import Database, database_options
 from pgsched.cli.guard import say
-from pgsched.cli.options import all_of, command, given_as, setting
+from pgsched.cli.options import Checked, all_of, command, given_as, option, setting
 from pgsched.cli.output import counted
 from pgsched.config import MAX_PROCESSES, Settings
-from pgsched.errors import UsageError
-from pgsched.quantities import available_cpus
+from pgsched.errors import DatabaseError, UsageError
+from pgsched.quantities import available_cpus, parse_seconds
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
 EXAMPLES = """pgsched run examples.archive:app --processes 4
 PGSCHED_DSN=postgresql://queue@db/work pgsched run shop.tasks:app --queues mail,images"""
+
+ASK_AGAIN = 1.0
+"""Seconds between two attempts to reach a database that is waited for."""
 
 run_options = all_of(
     setting("processes", "N", f"How many tasks run at once, 1 to {MAX_PROCESSES}.", default="the CPUs we may use"),
@@ -61,9 +65,16 @@ def _demand_partitions(connection: "Connection[Any]", settings: Settings, shown:
 @command("run", examples=EXAMPLES)
 @click.argument("app", metavar="APP")
 @run_options
+@option(
+    "--wait-for-database",
+    metavar="SECONDS",
+    default="0s",
+    type=Checked(lambda text, shown: parse_seconds(text, shown, 0.0, 3600.0)),
+    help="At the start, wait so long for a database that cannot be reached.  [default: 0s]",
+)
 @database_options
 @click.pass_context
-def run(context: click.Context, /, app: str, database: Database, **options: object) -> int:
+def run(context: click.Context, /, app: str, database: Database, wait_for_database: float, **options: object) -> int:
     """Run the tasks of APP (module:attribute) until SIGTERM or SIGINT.
 
     The first signal drains: nothing new is started, running tasks may finish until --drain-timeout, and what is left
@@ -76,7 +87,7 @@ def run(context: click.Context, /, app: str, database: Database, **options: obje
     if settings.processes > (cpus := available_cpus()):
         say(f"warning: {names['processes']} {settings.processes}, but this process may use only {cpus} CPUs")
     # Before anything is started and logged: what is wrong with the database is then the only line.
-    with database.connect("run") as connection:
+    with _reached(database, wait_for_database) as connection:
         _demand_partitions(connection, settings, names["partitions"])
         _warn_of_pooler(connection, settings, names["pooled"])
     settings = dataclasses.replace(settings, dsn=database.open(), db_timeout=database.timeout)
@@ -87,6 +98,23 @@ def run(context: click.Context, /, app: str, database: Database, **options: obje
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
     return asyncio.run(compose.run(settings))
+
+
+def _reached(database: Database, patience: float) -> "Connection[Any]":
+    """Connect, and try again for so many seconds where that fails."""
+    until = time.monotonic() + patience
+    told = False
+    while True:
+        try:
+            return database.connect("run")
+        except DatabaseError as error:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise
+            if not told:
+                say(f"waiting {left:.0f} s for the database: {error}")
+                told = True
+        time.sleep(min(ASK_AGAIN, left))
 
 
 def _warn_of_pooler(connection: "Connection[Any]", settings: Settings, option: str) -> None:

@@ -15,6 +15,7 @@ from pgsched.events import LOGGER, emit
 from pgsched.ops import logs
 from pgsched.ops.directory import VARIABLE, MetricsDirectory, make_directory
 from pgsched.ops.notify import Notifier
+from pgsched.ops.statusline import OutageWatch
 from pgsched.ops.telemetry import OutageCounter, Telemetry
 
 if TYPE_CHECKING:
@@ -43,19 +44,22 @@ class Observation:
             self._directory = make_directory()
             self._metrics = _metrics(self._directory)
         self._output = logs.setup("json" if settings.log_format == "json" else "text", redact=redact, level=level)
-        self._outages = OutageCounter(self._metrics) if self._metrics is not None else None
-        if self._outages is not None:
-            LOGGER.addHandler(self._outages)
         self.telemetry = Telemetry(self._metrics, self._notifier)
+        self._outages: list[logging.Handler] = [OutageWatch(self.telemetry.line)]
+        if self._metrics is not None:
+            self._outages.append(OutageCounter(self._metrics))
+        for hearing in self._outages:
+            LOGGER.addHandler(hearing)
 
     @property
     def recorder(self) -> str | None:
         """What the pool is to call in each worker; None for nothing."""
         return RECORDER if self._metrics is not None else None
 
-    async def start(self, health: "Health") -> None:
+    async def start(self, health: "Health", stuck: Callable[[], list[str]] = list) -> None:
         """Listen, and begin what goes on in the background; to be called before the pool starts.
 
+        :param stuck: names the parts of the supervisor that have stopped moving: then the watchdog is not fed.
         :raises UsageError: the address cannot be had.
         """
         if self._address is not None and self._directory is not None:
@@ -70,7 +74,7 @@ class Observation:
             self._begin(exposition.tidy_up())
         self._begin(self.telemetry.run())
         if self._notifier.watchdog_interval is not None:
-            self._begin(self._keep_alive(self._notifier.watchdog_interval))
+            self._begin(self._keep_alive(self._notifier.watchdog_interval, stuck))
 
     async def close(self) -> None:
         """End everything; to be called when no worker is left, and the supervisor has said its last word."""
@@ -80,8 +84,8 @@ class Observation:
         if self._server is not None:
             await self._server.close()
         self.telemetry.summarise()
-        if self._outages is not None:
-            LOGGER.removeHandler(self._outages)
+        for hearing in self._outages:
+            LOGGER.removeHandler(hearing)
         if self._metrics is not None:
             self._metrics.close()
         if self._directory is not None:
@@ -92,10 +96,19 @@ class Observation:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._running.append(asyncio.create_task(work))
 
-    async def _keep_alive(self, interval: float) -> None:
-        """What systemd watches is that the loop turns; a database that is away is no reason to be restarted."""
+    async def _keep_alive(self, interval: float, stuck: Callable[[], list[str]]) -> None:
+        """What systemd watches is that the loop turns, and that every part moves in it.
+
+        A database that is away keeps none of them from moving: it is no reason to be restarted.
+        """
+        line = self.telemetry.line
         while True:
-            self._notifier.alive()
+            told, line.stuck = line.stuck, stuck()
+            if line.stuck != told:
+                emit("stuck", logging.ERROR, parts=", ".join(line.stuck) or "none")
+                self._notifier.status(line.text())
+            if not line.stuck:
+                self._notifier.alive()
             await asyncio.sleep(interval)
 
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from pgsched.events import emit
 from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
 from pgsched.ops.notify import Notifier
+from pgsched.ops.statusline import StatusLine
 
 if TYPE_CHECKING:
     from pgsched.ops.metrics import Metrics
 
 SUMMARY_INTERVAL = 60.0
 """Seconds between two summaries."""
+STATUS_INTERVAL = 5.0
+"""Seconds between two lines for the service manager."""
 
 _EVENTS = {
     OutcomeKind.RETURNED: ("task_completed", logging.DEBUG),
@@ -70,6 +73,7 @@ class Telemetry:
         self._summed_since = time.monotonic()
         self._gauges: dict[str, float] = {}
         self._ready = False
+        self.line = StatusLine()
 
     def claimed(self, claims: Sequence[Claim], *, skipped: int, failed: int, seconds: float) -> None:
         """One claim statement answered: rows taken, advisory locks refused, attempts that failed."""
@@ -85,6 +89,8 @@ class Telemetry:
         """
         for kind, count in Counter([verdict.kind for verdict in verdicts]).items():
             self._sums[_SUMMED[kind]] += count
+            if kind is VerdictKind.COMPLETED:
+                self.line.completed(count)
         if fenced:
             self._sums["fenced"] += fenced
             emit("fenced", logging.WARNING, verdicts=fenced)
@@ -128,6 +134,7 @@ class Telemetry:
         """A gauge's new value."""
         if name in _SHOWN:
             self._gauges[name] = value
+        self.line.sampled(name, value, labels)
         if self._metrics is not None:
             self._metrics.sampled(name, value, **labels)
 
@@ -152,7 +159,7 @@ class Telemetry:
             self._notifier.reloading()
             return
         if self._ready:
-            self._notifier.ready("running")
+            self._notifier.ready(self.line.text())
         if self._metrics is not None:
             self._metrics.reloaded("succeeded" if name == "reloaded" else "failed")
             self._metrics.know(fields.get("task_types", ()))
@@ -160,7 +167,7 @@ class Telemetry:
     def ready(self) -> None:
         """The supervisor has a lease: it works from here on."""
         self._ready = True
-        self._notifier.ready("running")
+        self._notifier.ready(self.line.text())
 
     def pool_event(self, name: str, fields: Mapping[str, Any]) -> None:
         """What the pool tells: see :class:`pgsched.pool.pool.Pool`."""
@@ -181,10 +188,11 @@ class Telemetry:
                 self._metrics.restarted(reason)
 
     def _entered(self, state: str) -> None:
+        self.line.state = state
         if state in ("draining", "stopping"):
-            self._notifier.stopping(state)
+            self._notifier.stopping(self.line.text())
         else:
-            self._notifier.status(state)
+            self._notifier.status(self.line.text())
 
     def summarise(self) -> None:
         """Write what was done since the last summary, unless nothing was."""
@@ -194,14 +202,15 @@ class Telemetry:
         self._summed_since = now
         if any(sums.values()):
             rate = sums["completed"] / seconds if seconds else 0.0
-            self._notifier.status(f"{sums['completed']} completed, {sums['failed']} failed in {seconds:.0f} s")
             emit("summary", seconds=seconds, **{**sums, "completed_per_second": rate, **self._gauges})
 
     async def run(self) -> None:
-        """Summarise every minute until cancelled."""
+        """Tell the service manager how it goes, and summarise every minute, until cancelled."""
         while True:
-            await asyncio.sleep(SUMMARY_INTERVAL)
-            self.summarise()
+            await asyncio.sleep(STATUS_INTERVAL)
+            self._notifier.status(self.line.text())
+            if time.monotonic() - self._summed_since >= SUMMARY_INTERVAL:
+                self.summarise()
 
 
 class OutageCounter(logging.Handler):

@@ -24,6 +24,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
+EXPENDABLE: Final = 200
+"""Thousandths of all memory by which a worker counts as larger when the kernel looks for the largest process."""
 IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FRAMES: Final = (
     __file__,
@@ -146,6 +148,15 @@ def become_subreaper(on: bool = True) -> None:
 def set_name(name: str) -> None:
     """The name that ``ps`` and ``top`` show, at most 15 bytes."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def be_expendable() -> None:
+    """Have the kernel take this process before the supervisor where memory runs out, though that may be larger."""
+    # Not less willing than we are already: anybody may offer more, and root alone may take it back.
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        score = min(int(file.read()) + EXPENDABLE, 1000)
+        file.seek(0)
+        file.write(str(score))
 
 
 def _prctl(option: int, argument: Any) -> None:

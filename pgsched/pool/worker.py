@@ -55,6 +55,7 @@ def _live(sock: socket.socket, app: App | None) -> int:
     if os.getppid() != told["supervisor"]:
         return LOST_PARENT
     boot.set_name(f"pgsched-slot{told['slot']}")
+    boot.be_expendable()
     os.environ.update(told["secrets"])
     try:
         if app is None:

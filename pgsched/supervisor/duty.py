@@ -22,7 +22,10 @@ listens never ends otherwise."""
 
 
 class Duty:
-    """Calls ``turn`` again and again; ``turn`` returns the seconds to wait before the next one."""
+    """Calls ``turn`` again and again; ``turn`` returns the seconds to wait before the next one.
+
+    :param on_turn: called after each turn, whether or not it succeeded.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class Duty:
         observer: Observer,
         *,
         sleep: Callable[[float], Awaitable[None]] | None = None,
+        on_turn: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = lease_clock,
     ) -> None:
         self.name = name
@@ -38,6 +42,7 @@ class Duty:
         self._observer = observer
         self._wake = asyncio.Event()
         self._sleep = sleep or self._sleep_or_wake
+        self._on_turn = on_turn
         self._clock = clock
         self._backoff = Backoff(base=0.1, cap=5.0)
 
@@ -53,6 +58,7 @@ class Duty:
         while True:
             self._wake.clear()
             pause, well = await self._try()
+            self._on_turn()
             # What wakes a duty says nothing about whether the database is back.
             await (self._sleep(pause) if well else asyncio.sleep(pause))
 

@@ -6,7 +6,6 @@ a duty does is in the duty's own file.
 
 import asyncio
 import logging
-import math
 import random
 from collections.abc import Callable
 
@@ -26,13 +25,14 @@ from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.exchange import Exchange, LeaseLostError
 from pgsched.supervisor.feeding import Feeder
-from pgsched.supervisor.health import judge
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.listening import Listener
+from pgsched.supervisor.liveness import Part
 from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.reaping import Reaper
 from pgsched.supervisor.sampling import Books, Pruner, samplers
 from pgsched.supervisor.tenure import Expiry, Renewal, race
+from pgsched.supervisor.vitals import Vitals
 from pgsched.supervisor.watching import Watcher
 
 TEND = 0.05
@@ -74,6 +74,9 @@ class Supervisor:
         self._feeder = Feeder(pool, self._backlog, self._durations, may=self._may_feed, fed=self._fed)
         self.changes = Changes(settings, pool, self._backlog, observer, version=version, give_back=self._give_back)
         self._exchange: Exchange | None = None
+        self.vitals = Vitals(
+            settings, self._trust, pool, self._holdings, state=lambda: self.state, exchange=lambda: self._exchange
+        )
 
     def stop(self) -> None:
         """Ask for the orderly stop; asked again, for the immediate one. Safe in a signal callback of the loop."""
@@ -91,25 +94,13 @@ class Supervisor:
             await race(self._start(), self._stop_asked.wait())
             if not self._stop_asked.is_set():
                 self._become(SupervisorState.RUNNING)
+                self.vitals.liveness.moved()
                 # Whatever becomes of leases: figures are wanted most while there is none.
                 sampling = [duty.run() for duty in self._samplers()]
                 await race(self._serve(), self._tend_pool(), self._drain_when_asked(), *sampling)
         finally:
             await self._finish()
         return ExitCode.FORCED if self._force_asked.is_set() else ExitCode.OK
-
-    def health(self) -> tuple[bool, dict[str, object]]:
-        """Whether the lease is renewed, the claim loop turns and the slots live; and the figures behind it."""
-        now = lease_clock()
-        since_turn = now - self._exchange.last_turn if self._exchange else math.inf
-        return judge(
-            self.state,
-            lease_remaining=self._trust.expires_at - now,
-            since_turn=since_turn,
-            turn_within=self.settings.poll_interval + self.settings.db_timeout,
-            slots=self._pool.slots(),
-            held=len(self._holdings),
-        )
 
     async def _start(self) -> None:
         await self._store.open()
@@ -155,6 +146,7 @@ class Supervisor:
         while True:
             started = lease_clock()
             self.changes.told = self.changes.identity
+            self.vitals.liveness.moved(Part.CLAIMS, Part.LEASE)
             try:
                 supervisor_id = await self._store.register(self.changes.told, self.settings.lease)
             except DatabaseError:
@@ -187,11 +179,11 @@ class Supervisor:
             interval=settings.reap_interval,
             on_outcome=self._conclude,
         )
-        renew = Duty("renewal", self._renewal(supervisor_id).turn, observer)
+        renew = Duty("renewal", self._renewal(supervisor_id).turn, observer, on_turn=self.vitals.renewed)
         announce = Duty("announce", Announcer(store, self.changes, supervisor_id=supervisor_id).turn, observer)
         self.changes.on_change = announce.wake
         duties = [
-            Duty("exchange", exchange.turn, observer, sleep=exchange.sleep),
+            Duty("exchange", exchange.turn, observer, sleep=exchange.sleep, on_turn=self.vitals.turned),
             renew,
             Duty("expiry", Expiry(self._trust).turn, observer),
             Duty("reap", reaper.turn, observer),
@@ -243,6 +235,7 @@ class Supervisor:
         """Keep limits and slots, whatever the database does."""
         while True:
             pause = self._pool.turn()
+            self.vitals.tended()
             for running in self._pool.running():
                 if running.seconds >= STUCK:
                     self._backlog.put_back(self._pool.recall(running.slot))
@@ -315,6 +308,7 @@ class Supervisor:
 
     def on_worker(self) -> None:
         """What the pool tells when a worker is ready: there is room for a claim."""
+        self.vitals.tended()
         self._feeder.soon()
         if self._exchange is not None:
             self._exchange.rest.wake()

@@ -28,7 +28,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.table import MUTANTS, REDUNDANT
 from tests.support import ROOT
 
-TREE = ("pgsched", "tests", "docs", "examples", "pyproject.toml", "setup.cfg", "README.md")
+TREE = ("pgsched", "tests", "docs", "examples", "systemd", "pyproject.toml", "setup.cfg", "README.md")
 TIMEOUT, ENDED_WITHIN = 20, 90
 """Seconds for one test, and for all of a mutant: without a guard some never end, and some not even then."""
 _FAILED, _PASSED, _ENDLESS = 1, 0, -1

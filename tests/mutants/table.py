@@ -5,9 +5,12 @@ from typing import Final
 from tests.mutants.code import CODE
 from tests.mutants.live import LIVE
 from tests.mutants.mutant import Mutant, Redundant
+from tests.mutants.service import SERVICE
 from tests.mutants.statements import FUNCTIONS, STATEMENTS
 
-MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*STATEMENTS, *FUNCTIONS, *CODE, *LIVE)}
+MUTANTS: Final[dict[str, Mutant]] = {
+    mutant.name: mutant for mutant in (*STATEMENTS, *FUNCTIONS, *CODE, *LIVE, *SERVICE)
+}
 
 REDUNDANT: Final = (
     Redundant(

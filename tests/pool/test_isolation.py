@@ -109,6 +109,20 @@ async def test_a_worker_is_the_supervisor_s_own_child_and_leads_a_group(method: 
 
 
 @METHODS
+async def test_the_kernel_takes_a_worker_before_the_supervisor(method: str) -> None:
+    """Where memory runs out, the supervisor may be the largest; the death of a worker costs an attempt and no more."""
+
+    def score(pid: int | str) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    async with pooled(start_method=method) as harness:
+        pid = (await identity(harness))["pid"]
+        assert score(pid) >= min(score("self") + 100, 1000)
+        # And no less after the next task.
+        assert score((await identity(harness))["pid"]) == score(pid)
+
+
+@METHODS
 async def test_f28_signals_of_the_service_do_not_reach_tasks(method: str) -> None:
     async with pooled(start_method=method, processes=2) as harness:
         task = harness.start("nap", '{"seconds": 0.4}')

@@ -142,6 +142,32 @@ def test_f33_a_signal_ends_the_wait_for_a_server_that_does_not_answer(
     assert not notify.ready
 
 
+def test_a_database_that_is_away_at_the_start_is_waited_for(
+    proxy: Proxy, pgsched_cli: CommandLine, notify: NotifySocket
+) -> None:
+    """As the unit file says it: its limit of starts must not be used up by an outage."""
+    proxy.refuse()
+    environment = {"PGSCHED_DSN": proxy.dsn, "PGSCHED_WAIT_FOR_DATABASE": "50s", **notify.environment}
+    command = pgsched_cli("run", APP, "--processes", "1", environment=environment)
+    command.wait_for("pgsched: waiting 50 s for the database: cannot connect to ")
+    assert not notify.ready
+    proxy.pass_on()
+    eventually(lambda: notify.ready, "it is ready", timeout=20)
+    assert command.err.count("waiting") == 1
+    command.signal(signal.SIGTERM)
+    assert command.wait(10).code == 0, command
+
+
+def test_the_wait_for_a_database_has_an_end(proxy: Proxy, pgsched_cli: CommandLine, notify: NotifySocket) -> None:
+    proxy.refuse()
+    environment = {"PGSCHED_DSN": proxy.dsn, **notify.environment}
+    started = time.monotonic()
+    ended = pgsched_cli.run("run", APP, "--wait-for-database", "1s", environment=environment)
+    assert time.monotonic() - started >= 1.0
+    assert ended.code == 3, ended
+    assert len(ended.err.splitlines()) == 2, ended
+
+
 def connects_to(pid: int, port: int) -> bool:
     """Whether the process has a TCP connection to a local port, or asks for one."""
     mine = set(sockets_of(pid))

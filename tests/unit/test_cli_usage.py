@@ -49,6 +49,7 @@ NUMBERS = [
     ("--log-format", "xml"),
     ("--queues", "a,,b"),
     ("--prune-older-than", "yesterday"),
+    ("--wait-for-database", "2h"),
 ]
 
 

@@ -55,16 +55,32 @@ def well() -> tuple[bool, dict[str, object]]:
 
 
 class Stderr:
-    """All that was written to standard error so far."""
+    """All that was written to standard error while it is open.
 
-    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
-        self._capfd = capfd
-        self._text = ""
+    A file of its own: what capfd reads it also cuts off, and with it what a thread writes in between.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     @property
     def text(self) -> str:
-        self._text += self._capfd.readouterr().err
-        return self._text
+        return self._path.read_text()
+
+    def __enter__(self) -> "Stderr":
+        self._saved = os.dup(2)
+        with self._path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.dup2(self._saved, 2)
+        os.close(self._saved)
+
+
+@pytest.fixture
+def stderr(tmp_path_factory: pytest.TempPathFactory) -> Stderr:
+    return Stderr(tmp_path_factory.mktemp("stderr") / "text")
 
 
 async def fetch(url: str) -> str:
@@ -77,42 +93,63 @@ async def fetch(url: str) -> str:
 
 
 async def test_it_serves_logs_notifies_and_leaves_nothing(
-    tmp_path: Path, manager: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, manager: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, stderr: Stderr
 ) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "metrics"))
-    observation = Observation(settings("127.0.0.1:0"), redact=lambda text: text.replace("secret", "***"))
-    assert observation.recorder == "pgsched.ops.recorder:make"
-    assert "NOTIFY_SOCKET" not in os.environ
-    await observation.start(well)
-    telemetry = observation.telemetry
-    telemetry.event("pool_started", logging.INFO, task_types=["compress"])
-    telemetry.event("odd", logging.WARNING, dsn="password=secret")
-    emit("database_lost", logging.WARNING, error="connection refused")
-    emit("database_back", logging.WARNING, seconds=3)
-    telemetry.event("state", logging.INFO, state="running")
-    telemetry.ready()
-    stderr = Stderr(capfd)
-    await eventually_async(lambda: "metrics_served" in stderr.text)
-    url = stderr.text.split("metrics_served address=")[1].split()[0]
-    scraped = Scraped(await fetch(f"{url}/metrics"))
-    assert scraped.value("pgsched_claimed_total", task_type="compress") == 0
-    assert scraped.value("pgsched_database_outages_total") == 1
-    assert await fetch(f"{url}/healthz") == '{"state": "running"}\n'
-    messages: list[str] = []
-    await eventually_async(lambda: messages.extend(manager()) or messages.count("WATCHDOG=1") >= 3)  # type: ignore[func-returns-value]
-    assert [message for message in messages if message != "WATCHDOG=1"] == [
-        "STATUS=running",
-        "READY=1\nSTATUS=running",
-    ]
-    telemetry.event("state", logging.INFO, state="draining")
-    assert "STOPPING=1\nSTATUS=draining" in manager()
-    await observation.close()
-    assert 'odd dsn="password=***"' in stderr.text
-    assert "secret" not in stderr.text
-    assert [path.name for path in (tmp_path / "metrics").iterdir()] == []
-    assert os.environ[VARIABLE] == str(tmp_path / "metrics")
-    with pytest.raises(OSError, match="refused"):
-        await fetch(f"{url}/healthz")
+    with stderr:
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "metrics"))
+        observation = Observation(settings("127.0.0.1:0"), redact=lambda text: text.replace("secret", "***"))
+        assert observation.recorder == "pgsched.ops.recorder:make"
+        assert "NOTIFY_SOCKET" not in os.environ
+        await observation.start(well)
+        telemetry = observation.telemetry
+        telemetry.event("pool_started", logging.INFO, task_types=["compress"])
+        telemetry.event("odd", logging.WARNING, dsn="password=secret")
+        emit("database_lost", logging.WARNING, error="connection refused")
+        telemetry.event("state", logging.INFO, state="running")
+        emit("database_back", logging.WARNING, seconds=3)
+        telemetry.ready()
+        await eventually_async(lambda: "metrics_served" in stderr.text)
+        url = stderr.text.split("metrics_served address=")[1].split()[0]
+        scraped = Scraped(await fetch(f"{url}/metrics"))
+        assert scraped.value("pgsched_claimed_total", task_type="compress") == 0
+        assert scraped.value("pgsched_database_outages_total") == 1
+        assert await fetch(f"{url}/healthz") == '{"state": "running"}\n'
+        messages: list[str] = []
+        await eventually_async(lambda: messages.extend(manager()) or messages.count("WATCHDOG=1") >= 3)  # type: ignore[func-returns-value]
+        assert [message for message in messages if message != "WATCHDOG=1"] == [
+            "STATUS=running: 0 running, - queued, 0.0 completed/s; the database is away",
+            "READY=1\nSTATUS=running: 0 running, - queued, 0.0 completed/s",
+        ]
+        telemetry.event("state", logging.INFO, state="draining")
+        assert "STOPPING=1\nSTATUS=draining: 0 running, - queued, 0.0 completed/s" in manager()
+        await observation.close()
+        assert 'odd dsn="password=***"' in stderr.text
+        assert "secret" not in stderr.text
+        assert [path.name for path in (tmp_path / "metrics").iterdir()] == []
+        assert os.environ[VARIABLE] == str(tmp_path / "metrics")
+        with pytest.raises(OSError, match="refused"):
+            await fetch(f"{url}/healthz")
+
+
+async def test_who_is_stuck_starves_the_watchdog_and_says_so(manager: Callable[[], list[str]], stderr: Stderr) -> None:
+    with stderr:
+        observation = Observation(settings("none"), redact=str)
+        parts = ["claims", "lease"]
+        asked = 0
+
+        def stuck() -> list[str]:
+            nonlocal asked
+            asked += 1
+            return list(parts)
+
+        await observation.start(well, stuck)
+        await eventually_async(lambda: asked >= 5 and "stuck" in stderr.text)
+        assert manager() == ["STATUS=starting: 0 running, - queued, 0.0 completed/s; stuck: claims, lease"]
+        parts.clear()
+        messages: list[str] = []
+        await eventually_async(lambda: messages.extend(manager()) or "WATCHDOG=1" in messages)  # type: ignore[func-returns-value]
+        await observation.close()
+        assert [line.split("stuck ")[1] for line in stderr.text.splitlines()] == ['parts="claims, lease"', "parts=none"]
 
 
 async def test_without_an_address_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
