@@ -9,7 +9,7 @@ from pgsched.store.schema import migrate
 from tests.proxy import Proxy
 from tests.support import Server, database_of, eventually
 from tests.system.rows import Rows
-from tests.systemd.conftest import Service
+from tests.systemd.conftest import Service, write_app
 from tests.systemd.container import APP, Container
 
 # The first test waits for the tree to be made.
@@ -124,6 +124,45 @@ def test_an_outage_of_the_database_does_not_starve_the_watchdog(
     rows.add("nap")
     rows.all_ended(timeout=60)
     assert service.pid == before
+
+
+def test_a_reload_replaces_the_workers_one_by_one(
+    booted: Container, service: Service, rows: Rows, running: Wait
+) -> None:
+    """Nothing is lost, nothing is run twice, and what runs ends as the version that it has begun as."""
+    booted("systemctl start pgsched", check=True)
+    long = rows.add("nap", {"seconds": 4.0}, count=1)
+    running(1)
+    before, old = service.pid, service.slots()
+    write_app(booted, version=2)
+    short = rows.add("nap", {"seconds": 0.1}, count=50)
+    booted("systemctl reload pgsched", check=True)
+    after = rows.add("nap", count=10)
+    rows.all_ended(timeout=60)
+    results = {task_id: rows.row(task_id) for task_id in [*long, *short, *after]}
+    assert {row[:2] for row in results.values()} == {("completed", 0)}
+    assert [results[task_id].result for task_id in long] == [1]
+    assert {results[task_id].result for task_id in short} <= {1, 2}
+    eventually(lambda: not old.keys() & service.slots().keys(), "no old worker is left", timeout=60, every=0.1)
+    eventually(lambda: len(service.slots()) == 2, "there are two new ones", timeout=60, every=0.1)
+    [last] = rows.add("nap")
+    eventually(lambda: rows.row(last).status == "completed", timeout=30)
+    assert rows.row(last).result == 2
+    assert (service.pid, service.show("ActiveState"), service.show("NRestarts")) == (before, "active", "0")
+    assert "reload" in booted.journal()
+
+
+def test_a_reload_of_what_cannot_be_imported_changes_nothing(booted: Container, service: Service, rows: Rows) -> None:
+    booted("systemctl start pgsched", check=True)
+    before, old = service.pid, service.slots()
+    booted.path(APP / "tasks.py").write_text("raise ValueError('no')\n")
+    booted("systemctl reload pgsched", check=True)
+    eventually(lambda: "reload_failed" in booted.journal(), "it says so", timeout=60, every=0.1)
+    service.is_in("active")
+    [task_id] = rows.add("nap")
+    eventually(lambda: rows.row(task_id).status == "completed", timeout=30)
+    assert rows.row(task_id).result == 1
+    assert (service.pid, service.slots()) == (before, old)
 
 
 def test_stop_drains(booted: Container, service: Service, rows: Rows, running: Wait) -> None:
