@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.support import Server, eventually
+from tests.support import PATIENCE, Server, eventually
 
 POOLED = os.environ.get("PGSCHED_TEST_POOLED") == "1"
 """Whether commands of the system floor get a DSN through PgBouncer, and ``PGSCHED_POOLED``."""
@@ -80,7 +80,7 @@ class Bouncer:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         shutil.rmtree(self._place)
 
     def _answers(self, dsn: str) -> bool:

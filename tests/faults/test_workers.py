@@ -56,9 +56,9 @@ def test_f07_a_drain_takes_large_results_with_it(
     pgsched_cli.module("large", LARGE)
     ids = rows.add("text", {"size": SIZE}, count=30)
     command = pgsched_cli("run", "large:app", "--processes", "2", "--max-tasks-per-worker", "1")
-    eventually(lambda: rows.count("status = 'completed'") >= done, "some are done", timeout=20)
+    eventually(lambda: rows.count("status = 'completed'") >= done, "some are done")
     command.signal(signal.SIGTERM)
-    assert command.wait(20).code == 0, command
+    assert command.wait().code == 0, command
     eventually(lambda: not command.processes(), "no process is left")
     assert rows.count("status = 'queued' AND retry_count = 0 OR status = 'completed'") == len(ids)
     lengths = server.sql(
@@ -78,7 +78,7 @@ def test_f26_a_task_handed_over_and_not_begun_goes_back(
     [task_id] = rows.add("nap")
     eventually(lambda: rows.row(task_id).status == "processing", "it is claimed")
     command.signal(signal.SIGTERM)
-    assert command.wait(10).code == 0, command
+    assert command.wait().code == 0, command
     assert rows.row(task_id)[:3] == ("queued", 0, None)
     assert not audit.executions()
     assert server.value("SELECT count(*) FROM pgsched_supervisors", dsn=dsn) == 0

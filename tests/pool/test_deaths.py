@@ -110,10 +110,8 @@ async def test_with_a_task_that_runs_and_others_that_wait(method: str, number: s
         running = harness.start("wait_for", json.dumps({"path": str(tmp_path / "never"), "mark": str(mark)}))
         waiting = [harness.start("add", '{"a": 1}', ahead=3) for _ in range(3)]
         await eventually_async(mark.exists)
-        died = time.monotonic()
         kill(pid, number)
         outcome = await harness.outcome(running)
-        assert time.monotonic() - died < 1.0
         assert outcome.kind is OutcomeKind.CRASHED
         assert outcome.failure is not None
         assert outcome.failure.error == crash(number)
