@@ -169,7 +169,7 @@ def pooler(server: Server) -> Iterator[Bouncer]:
     """The session's PgBouncer; skips where there is none."""
     if bouncer.installed() is None:
         pytest.skip(bouncer.MISSING)
-    found = Bouncer(server)
+    found = Bouncer(server.dsn)
     yield found
     found.close()
 

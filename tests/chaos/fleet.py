@@ -13,11 +13,14 @@ from pathlib import Path
 
 from tests.chaos import app
 from tests.chaos.plan import QUEUES
+from tests.chaos.terms import SeatTerms
 from tests.command import Command
 from tests.proxy import Proxy
 from tests.support import Process, gone, processes
 
 PROCESSES = 2
+LINES = 4
+"""Connections of a supervisor; the one that listens is left out behind a pooler."""
 RESTART = 0.5
 """Seconds between a death and the new process."""
 LOOK = 0.25
@@ -40,9 +43,17 @@ class Seat:
     """
 
     def __init__(
-        self, number: int, dsn: str, directory: Path, journal: Path, lease: float, faketime: str | None
+        self,
+        number: int,
+        dsn: str,
+        directory: Path,
+        journal: Path,
+        lease: float,
+        faketime: str | None,
+        terms: SeatTerms,
     ) -> None:
         self.number = number
+        self.terms = terms
         self.proxy = Proxy(dsn)
         self.queue = f"only-{number}"
         self.command: Command | None = None
@@ -58,6 +69,7 @@ class Seat:
             *("run", "tests.chaos.app:app", "--processes", str(PROCESSES), "--queues", ",".join((*QUEUES, self.queue))),
             *("--lease", str(lease), "--reap-interval", "1", "--db-timeout", "2", "--drain-timeout", "3"),
             *("--metrics-address", "127.0.0.1:0"),
+            *terms.arguments(),
         )
         self._clock = directory / f"clock-{number}"
         self._environment = {"PGSCHED_DSN": self.proxy.dsn, app.VARIABLE: str(journal)}
@@ -77,6 +89,11 @@ class Seat:
     def pid(self) -> int | None:
         """Of the supervisor that sits here and lives."""
         return self.command.pid if self.command is not None and self.command.running else None
+
+    @property
+    def connected(self) -> bool:
+        """Whether its supervisor has all its connections."""
+        return self.proxy.open == LINES - self.terms.pooled
 
     def tend(self, now: float) -> None:
         """Note deaths and what the log says; start a supervisor where none is."""
