@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 30.0
 """Seconds to wait for what has to happen: the machine may be busy, and who waits longer than needed loses nothing."""
 
+FULL = os.environ.get("PGSCHED_TEST_FULL") == "1"
+"""Whether tests that are made small for CI are to be run at their full size."""
+
 T = TypeVar("T")
 
 

@@ -17,8 +17,8 @@ from pgsched.errors import PgschedError
 from pgsched.model import NewTask
 from pgsched.store.admin import Filter, cancel
 from pgsched.store.enqueue import insert
-from tests import bouncer
-from tests.chaos.fleet import RUNTIME, Seat, find_faketime, forget_faketime
+from tests import bouncer, faketime
+from tests.chaos.fleet import RUNTIME, Seat
 from tests.chaos.forces import Forces
 from tests.chaos.keeping import OLD_RANGES, add_old_range, check_terms
 from tests.chaos.ledger import Book, Violation, check_tasks, ways
@@ -318,28 +318,28 @@ def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None
     try:
         with place.connect() as connection:
             record = Record(connection)
-        faketime = find_faketime(directory)
+        library = faketime.find(directory)
         for number, terms in enumerate(plan.terms.seats):
             # The first alone, so that the wall clocks of the fleet also differ from each other.
-            stepped = faketime if number == 0 else None
+            stepped = library if number == 0 else None
             home = package or directory
             dsn = place.pooled_dsn() if terms.pooled and bouncer.installed() else place.dsn
             seats.append(Seat(number, dsn, home, journal, plan.lease, stepped, terms))
-        forces = Forces(place, seats, clocks=faketime is not None)
+        forces = Forces(place, seats, clocks=library is not None)
         book, violations, figures = kind(plan, place, seats, forces, record, journal).run()
-        return Report(plan, book, violations, figures, list(_remarks(plan, place, faketime)))
+        return Report(plan, book, violations, figures, list(_remarks(plan, place, library)))
     finally:
         for seat in seats:
             seat.close()
         place.close()
         shutil.rmtree(directory, ignore_errors=True)
-        forget_faketime(seats)
+        faketime.forget(pid for seat in seats for pid in seat.started)
 
 
-def _remarks(plan: Plan, place: Place, faketime: str | None) -> Iterator[str]:
+def _remarks(plan: Plan, place: Place, library: str | None) -> Iterator[str]:
     if plan.terms.pooled and not bouncer.installed():
         yield f"nobody went through a pooler: {bouncer.MISSING}"
     if not place.small:
         yield "no disk was filled: that needs root and the right to mount"
-    if faketime is None:
-        yield "no clock was stepped: libfaketime is not there, or moves the monotonic clock too"
+    if library is None:
+        yield f"no clock was stepped: {faketime.MISSING}"

@@ -437,7 +437,7 @@ async def test_f09_f22_many_deaths_leave_no_zombie_and_no_descriptor() -> None:
 
 def names_in_shared_memory() -> set[str]:
     """Those that multiprocessing gives to semaphores and blocks; not what a server or a pooler has there."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("sem.", "psm_"))}
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("sem.mp-", "psm_"))}
 
 
 async def test_f04_idle_workers_killed_by_hand_are_replaced_and_counted() -> None:

@@ -3,10 +3,13 @@
 import asyncio
 import functools
 import json
+import logging
 import os
 import random
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,9 @@ import pytest
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
 from tests.pool.conftest import Harness, app_in, pooled
-from tests.support import eventually_async, gone
+from tests.support import FULL, eventually_async, gone
 
+KILLS = 300 if FULL else 60
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
 
 
@@ -316,10 +320,35 @@ async def test_stop_during_the_start(tmp_path: Path) -> None:
         await starting
 
 
+@pytest.fixture
+def log_that_nobody_reads() -> Iterator[None]:
+    """A thread of this process logs at full speed into a pipe, and holds a lock of logging while it waits there."""
+    reading, writing = os.pipe()
+    logger, stopped = logging.getLogger("nobody reads"), threading.Event()
+    logger.propagate = False
+    with os.fdopen(writing, "w") as stream:
+        handler = logging.StreamHandler(stream)
+        logger.addHandler(handler)
+
+        def chatter() -> None:
+            while not stopped.is_set():
+                logger.warning("x" * 1000)
+
+        thread = threading.Thread(target=chatter)
+        thread.start()
+        yield
+        stopped.set()
+        while thread.is_alive():
+            os.read(reading, 65536)
+        logger.removeHandler(handler)
+    os.close(reading)
+
+
+@pytest.mark.usefixtures("log_that_nobody_reads")
 async def test_f18_random_kills_lose_no_slot(dice: random.Random) -> None:
     async with pooled(processes=4) as harness:
         kills = 0
-        while kills < 40:
+        while kills < KILLS:
             await eventually_async(harness.workers, every=0.001)
             victim = dice.choice(harness.workers())
             harness.dispatch(harness.claim("say", '{"words": "x"}'), 2)
