@@ -170,4 +170,7 @@ async def test_killed_at_any_line(ahead: int, tmp_path: Path, dice: random.Rando
             assert len(os.listdir("/proc/self/fd")) <= descriptors
         print(f"{len(ends)} ends: {' '.join(ends)}")
         assert line > 200
-        assert {letters[1] for letters in ends if len(letters) > 1} == {"R", "C", "I"}
+        seconds = {letters[1] for letters in ends if len(letters) > 1}
+        # One that is sent just as the worker dies is interrupted too, and nobody can be sure to meet that moment.
+        assert seconds | {"I"} == {"R", "C", "I"}
+        assert "I" in seconds or not ahead
