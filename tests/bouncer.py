@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.support import Server, eventually
+from tests.support import PATIENCE, eventually
 
 POOLED = os.environ.get("PGSCHED_TEST_POOLED") == "1"
 """Whether commands of the system floor get a DSN through PgBouncer, and ``PGSCHED_POOLED``."""
@@ -27,7 +27,7 @@ _SETTINGS = """
 [pgbouncer]
 pool_mode = transaction
 server_round_robin = 1
-default_pool_size = 5
+default_pool_size = {sessions}
 max_client_conn = 500
 auth_type = any
 listen_addr =
@@ -46,15 +46,19 @@ def installed() -> str | None:
 
 
 class Bouncer:
-    """A running PgBouncer; :meth:`dsn_for` is the way through it."""
+    """A running PgBouncer; :meth:`dsn_for` is the way through it.
 
-    def __init__(self, server: Server) -> None:
+    :param dsn: of the server.
+    :param sessions: that it keeps there for one database and user.
+    """
+
+    def __init__(self, dsn: str, sessions: int = 5) -> None:
         program = installed()
         assert program is not None, MISSING
-        parameters = conninfo_to_dict(server.dsn)
+        parameters = conninfo_to_dict(dsn)
         self._place = Path(tempfile.mkdtemp(prefix="pgsched-bouncer-"))
         kept = {key: str(parameters[key]) for key in ("host", "port", "user", "password") if parameters.get(key)}
-        settings = _SETTINGS.format(server=make_conninfo(**kept), port=_PORT, place=self._place)
+        settings = _SETTINGS.format(server=make_conninfo(**kept), port=_PORT, place=self._place, sessions=sessions)
         (self._place / "settings").write_text(settings)
         owner = _owner(kept.get("host", ""))
         if owner is not None:
@@ -72,7 +76,7 @@ class Bouncer:
             extra_groups=None if owner is None else [],
             cwd="/",
         )
-        eventually(lambda: self._answers(server.dsn), "PgBouncer answers")
+        eventually(lambda: self._answers(dsn), "PgBouncer answers")
 
     def dsn_for(self, dsn: str) -> str:
         """The way through it to the database of `dsn`."""
@@ -80,7 +84,7 @@ class Bouncer:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         shutil.rmtree(self._place)
 
     def _answers(self, dsn: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tests.support import ROOT, Process, descendants, eventually, gone, processes
+from tests.support import PATIENCE, ROOT, Process, descendants, eventually, gone, processes
 
 
 class Ended(NamedTuple):
@@ -79,7 +79,7 @@ class Command:
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def wait_for(self, pattern: str, *, timeout: float = 20.0, after: int = 0) -> re.Match[str]:
+    def wait_for(self, pattern: str, *, timeout: float = PATIENCE, after: int = 0) -> re.Match[str]:
         """Wait until a line of the output, of either stream, matches; the command's end ends the waiting.
 
         :param after: how many matches to pass over first.
@@ -100,14 +100,14 @@ class Command:
                     )
                 self._changed.wait(min(left, 0.1))
 
-    def wait(self, timeout: float = 30.0) -> Ended:
+    def wait(self, timeout: float = PATIENCE) -> Ended:
         """Wait for the end of the command."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"pgsched {self.arguments} still runs after {timeout:g} s:{self}") from None
         for reader in self._readers:
-            reader.join(5)
+            reader.join(PATIENCE)
         return Ended(code, self.out, self.err)
 
     def signal(self, number: int) -> None:
@@ -128,10 +128,10 @@ class Command:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         eventually(lambda: all(gone(pid) for pid in left), "the command's processes are gone")
         for reader in self._readers:
-            reader.join(5)
+            reader.join(PATIENCE)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()

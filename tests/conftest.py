@@ -156,7 +156,7 @@ def empty_dsn(server: Server) -> Iterator[str]:
 
 def _check_database(server: Server, dsn: str) -> None:
     try:
-        left = eventually(lambda: not server.leftovers(dsn), timeout=3) is True
+        left = eventually(lambda: not server.leftovers(dsn)) is True
     except AssertionError:
         left = False
     found = server.leftovers(dsn)
@@ -169,7 +169,7 @@ def pooler(server: Server) -> Iterator[Bouncer]:
     """The session's PgBouncer; skips where there is none."""
     if bouncer.installed() is None:
         pytest.skip(bouncer.MISSING)
-    found = Bouncer(server)
+    found = Bouncer(server.dsn)
     yield found
     found.close()
 
@@ -239,7 +239,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     children, descriptors = _children(), _descriptors()
     yield
     try:
-        eventually(lambda: not _children() - children, timeout=5)
+        eventually(lambda: not _children() - children)
     except AssertionError:
         left = [found.command for pid in _children() - children if (found := process(pid))]
         for pid in _children() - children:

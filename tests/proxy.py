@@ -108,7 +108,7 @@ class Proxy:
             self._only = only
             self._next = not under_way
             for link in self._links:
-                link.asked = under_way and link.waiting
+                link.asked = under_way and link.waiting and link.name.startswith(only)
         self._set(Mode.SWALLOW)
 
     def reject(self, sqlstate: str, message: str) -> None:

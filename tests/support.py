@@ -15,10 +15,16 @@ from psycopg.conninfo import make_conninfo
 
 ROOT = Path(__file__).resolve().parent.parent
 
+PATIENCE = 30.0
+"""Seconds to wait for what has to happen: the machine may be busy, and who waits longer than needed loses nothing."""
+
+FULL = os.environ.get("PGSCHED_TEST_FULL") == "1"
+"""Whether tests that are made small for CI are to be run at their full size."""
+
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], what: str = "", *, timeout: float = 10.0, every: float = 0.01) -> T:
+def eventually(condition: Callable[[], T], what: str = "", *, timeout: float = PATIENCE, every: float = 0.01) -> T:
     """Poll `condition` until it is true, and return its value; fail the test after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
@@ -31,7 +37,7 @@ def eventually(condition: Callable[[], T], what: str = "", *, timeout: float = 1
 
 
 async def eventually_async(
-    condition: Callable[[], T | Awaitable[T]], what: str = "", *, timeout: float = 10.0, every: float = 0.01
+    condition: Callable[[], T | Awaitable[T]], what: str = "", *, timeout: float = PATIENCE, every: float = 0.01
 ) -> T:
     """The same for a test that runs in a loop; `condition` may be a coroutine function."""
     deadline = time.monotonic() + timeout

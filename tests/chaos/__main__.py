@@ -28,8 +28,8 @@ def main() -> int:
     # Told to end, it still stops its server and its supervisors.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
-    print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
     plan = draw(seed, options.minutes * 60, LEASE)
+    print(f"seed {seed}, {options.minutes:g} minutes, {plan.terms}", flush=True)
     report = run(plan, binaries=options.binaries, package=options.package)
     print(described(report))
     if options.json is not None:
@@ -42,6 +42,7 @@ def summary(report: Report) -> dict[str, object]:
     return {
         "seed": report.plan.seed,
         "seconds": report.plan.seconds,
+        "terms": str(report.plan.terms),
         **report.figures,
         "remarks": report.remarks,
         "violations": [violation._asdict() for violation in report.violations],

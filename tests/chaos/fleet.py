@@ -6,18 +6,19 @@ What systemd does with ``Restart=always``: a moment's wait, then a new process. 
 import os
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from tests.chaos import app
 from tests.chaos.plan import QUEUES
+from tests.chaos.terms import SeatTerms
 from tests.command import Command
+from tests.faketime import set_clock, wrong_clock
 from tests.proxy import Proxy
 from tests.support import Process, gone, processes
 
 PROCESSES = 2
+LINES = 4
+"""Connections of a supervisor; the one that listens is left out behind a pooler."""
 RESTART = 0.5
 """Seconds between a death and the new process."""
 LOOK = 0.25
@@ -26,7 +27,6 @@ ACCEPTED = {0, 3, -signal.SIGKILL}
 """Ends of a process that a storm brings about: told to stop, no database at the start, killed. Never a crash."""
 RUNTIME = "runtime"
 """Where supervisors keep their metrics, beside the journal: in /dev/shm they would be among those of others."""
-FAKETIME = "*/faketime/libfaketime.so.1"
 LEASE_LOST = re.compile(r"^\S+ ERROR lease_lost supervisor=(\d+)", re.MULTILINE)
 SHOWN = 4000
 """Characters of a log that are shown from a complaint on."""
@@ -37,12 +37,21 @@ class Seat:
     """A place for one supervisor at a time.
 
     :param directory: its working directory; what lies there can be imported.
+    :param library: what makes its wall clock wrong, or None.
     """
 
     def __init__(
-        self, number: int, dsn: str, directory: Path, journal: Path, lease: float, faketime: str | None
+        self,
+        number: int,
+        dsn: str,
+        directory: Path,
+        journal: Path,
+        lease: float,
+        library: str | None,
+        terms: SeatTerms,
     ) -> None:
         self.number = number
+        self.terms = terms
         self.proxy = Proxy(dsn)
         self.queue = f"only-{number}"
         self.command: Command | None = None
@@ -58,14 +67,15 @@ class Seat:
             *("run", "tests.chaos.app:app", "--processes", str(PROCESSES), "--queues", ",".join((*QUEUES, self.queue))),
             *("--lease", str(lease), "--reap-interval", "1", "--db-timeout", "2", "--drain-timeout", "3"),
             *("--metrics-address", "127.0.0.1:0"),
+            *terms.arguments(),
         )
         self._clock = directory / f"clock-{number}"
         self._environment = {"PGSCHED_DSN": self.proxy.dsn, app.VARIABLE: str(journal)}
         runtime = journal.with_name(RUNTIME)
         runtime.mkdir(exist_ok=True)
         self._environment["XDG_RUNTIME_DIR"] = str(runtime)
-        if faketime is not None:
-            self._environment |= _stepped(faketime, self._clock)
+        if library is not None:
+            self._environment |= wrong_clock(library, self._clock)
         self.step_clock(0)
         self._retired: list[Command] = []
         """Ended, and kept: to close one kills what is left of it, which is to be found first."""
@@ -77,6 +87,11 @@ class Seat:
     def pid(self) -> int | None:
         """Of the supervisor that sits here and lives."""
         return self.command.pid if self.command is not None and self.command.running else None
+
+    @property
+    def connected(self) -> bool:
+        """Whether its supervisor has all its connections."""
+        return self.proxy.open == LINES - self.terms.pooled
 
     def tend(self, now: float) -> None:
         """Note deaths and what the log says; start a supervisor where none is."""
@@ -121,7 +136,7 @@ class Seat:
 
     def step_clock(self, seconds: int) -> None:
         """Set the wall clock of whoever sits here so many seconds ahead."""
-        self._clock.write_text(f"{seconds:+d}\n")
+        set_clock(self._clock, seconds)
 
     def ask_to_stop(self) -> None:
         if self.command is not None and self.command.running:
@@ -163,45 +178,3 @@ class Seat:
         """Processes that have outlived the supervisor that they were of."""
         self.orphans = {pid: name for pid, name in self.orphans.items() if not gone(pid)}
         return self.orphans
-
-
-def _stepped(library: str, clock: Path) -> Mapping[str, str]:
-    return {
-        "LD_PRELOAD": library,
-        "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
-
-
-PROBE = """
-import os, time
-def clocks(): return [time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)]
-before = clocks()
-open(os.environ["FAKETIME_TIMESTAMP_FILE"], "w").write("+5000\\n")
-until = time.monotonic() + 2.5
-while time.monotonic() < until: pass
-after = clocks()
-wall, *others = [b - a for a, b in zip(before, after)]
-assert wall > 4000 and all(2 < other < 10 for other in others), (wall, others)
-"""
-
-
-def find_faketime(directory: Path) -> str | None:
-    """libfaketime's path, if it is there and steps the wall clock without touching those that only go on."""
-    for found in sorted(Path("/usr/lib").glob(FAKETIME)):
-        clock = directory / "clock-probe"
-        clock.write_text("+0\n")
-        environment = {**os.environ, **_stepped(str(found), clock)}
-        if not subprocess.run([sys.executable, "-c", PROBE], env=environment, check=False).returncode:
-            return str(found)
-    return None
-
-
-def forget_faketime(seats: list[Seat]) -> None:
-    """Remove what libfaketime leaves behind with each process that is killed under it."""
-    for seat in seats:
-        for pid in seat.started:
-            for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
-                (Path("/dev/shm") / name).unlink(missing_ok=True)

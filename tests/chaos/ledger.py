@@ -58,10 +58,12 @@ class FailureRow(NamedTuple):
     outcome: str
     error: str
     supervisor: int | None
+    present: bool = True
+    """At the storm's end; else it was deleted."""
 
 
 class Row(NamedTuple):
-    """A task at the storm's end."""
+    """A task at the storm's end, or when it was pruned."""
 
     task_id: int
     task_type: str
@@ -72,6 +74,10 @@ class Row(NamedTuple):
     result: str | None
     due_in: float
     unique_key: str | None
+    partition: int = 0
+    """Of the live tasks."""
+    present: bool = True
+    """At the storm's end."""
 
 
 class Tenure(NamedTuple):
@@ -109,6 +115,10 @@ class Book(NamedTuple):
     seats: Mapping[int, int] = {}
     """Where the supervisor with this pid sat."""
     lease: float = 5.0
+    bound: Mapping[int, tuple[int, ...]] = {}
+    """The partitions that the supervisor of a seat claims from; none: all."""
+    kept: float | None = None
+    """Seconds for which ended tasks are kept at least; None: for ever."""
 
 
 class Violation(NamedTuple):
@@ -144,6 +154,7 @@ class Way(NamedTuple):
     wrong: tuple[str, ...]
     """Transitions that the rules do not know."""
     ended_at: float | None = None
+    pruned_at: float | None = None
 
     @property
     def retries(self) -> int:
@@ -162,7 +173,7 @@ def walk(entries: Iterable[Entry]) -> Way:
     state: str | None = None
     queued = 0
     removed: Entry | None = None
-    ended_at = None
+    ended_at = pruned_at = None
     for entry in entries:
         step = (entry.place, entry.op, entry.before, entry.after)
         expected = state
@@ -196,9 +207,11 @@ def walk(entries: Iterable[Entry]) -> Way:
                 wrong.append(f"an end that is neither a settle's nor a cancel's: {entry}")
             if removed.before == "processing":
                 _leave(stints, removed, entry.after)
+        elif step == ("ended", "delete", state, None) and ended_at is not None and pruned_at is None:
+            pruned_at = entry.at
         else:
             wrong.append(f"a row that was {expected}: {entry}")
-    return Way(tuple(stints), state, queued, tuple(wrong), ended_at)
+    return Way(tuple(stints), state, queued, tuple(wrong), ended_at, pruned_at)
 
 
 def _rise(entry: Entry) -> int:

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ SESSIONS = """
 LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
 
 
-def check_running(seats: Sequence[Seat], usual: Counter[str]) -> Iterator[Violation]:
+def check_running(seats: Sequence[Seat], usual: Mapping[int, Counter[str]]) -> Iterator[Violation]:
     """Of idle supervisors: no dead child is left uncollected, and nothing more is open than at the beginning."""
     for seat in seats:
         if seat.pid is None:
             continue
         if zombies := seat.zombies():
             yield Violation("zombie", None, f"seat {seat.number}: {zombies}")
-        more = Counter(seat.descriptors()) - usual
+        more = Counter(seat.descriptors()) - usual[seat.number]
         if more.total() > SLACK:
             yield Violation("descriptors", None, f"seat {seat.number}: {dict(more)} more than at the beginning")
 

@@ -20,6 +20,7 @@ from pgsched.errors import DatabaseError
 from pgsched.ops import wheel
 from pgsched.ops.cluster import SUPERUSER, Cluster, Owner, run_as
 from pgsched.store.schema import migrate
+from tests.bouncer import Bouncer
 
 SIZES = {"tables": 384, "log": 96}
 """MiB of each small file system."""
@@ -37,6 +38,8 @@ SETTINGS = {
     "log_line_prefix": "'%m [%p] %a '",
 }
 START = 30.0
+SESSIONS = 20
+"""Of the pooler: so many that nobody waits for one that somebody else has been cut off from."""
 BURST = "SELECT pg_logical_emit_message(false, 'storm', repeat('x', 1000000))"
 
 
@@ -44,12 +47,14 @@ class Place:
     """The server's directory. Made, started and migrated at once; :meth:`close` leaves nothing.
 
     :param binaries: the directory of initdb and postgres; None for the embedded server's.
+    :param partitions: into how many the live tasks are split.
     """
 
-    def __init__(self, binaries: Path | None) -> None:
+    def __init__(self, binaries: Path | None, partitions: int = 1) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="pgsched-storm-"))
         self.root.chmod(0o711)
         self._mounts: list[Path] = []
+        self._pooler: Bouncer | None = None
         try:
             owner = wheel.owner()
             self.small = self._make_disks(owner)
@@ -57,7 +62,7 @@ class Place:
             self._create(owner)
             self.cluster.start(self.root / "run", {}, START)
             self.dsn = f"host={self.root}/run port=5432 user={SUPERUSER} dbname=storm"
-            self._prepare()
+            self._prepare(partitions)
         except BaseException:
             self.close()
             raise
@@ -65,6 +70,17 @@ class Place:
     def connect(self, application_name: str = "storm") -> psycopg.Connection[Any]:
         """A connection for the storm itself, past every proxy."""
         return psycopg.connect(self.dsn, autocommit=True, application_name=application_name, connect_timeout=5)
+
+    def pooled_dsn(self) -> str:
+        """The way through PgBouncer, which is started for it."""
+        self._pooler = self._pooler or Bouncer(self.dsn, SESSIONS)
+        return self._pooler.dsn_for(self.dsn)
+
+    def end_pooler(self) -> None:
+        """Stop PgBouncer, if there is one, with the sessions that it keeps."""
+        if self._pooler is not None:
+            self._pooler.close()
+            self._pooler = None
 
     def tend(self) -> None:
         """Start the server again where it has ended, as systemd would."""
@@ -109,6 +125,7 @@ class Place:
 
     def close(self) -> None:
         """Stop the server and remove everything."""
+        self.end_pooler()
         for disk in SIZES:
             self.empty(disk)
         if hasattr(self, "cluster") and self.cluster.endpoint() is not None:
@@ -141,8 +158,8 @@ class Place:
         with (self.root / "data/postgresql.conf").open("a") as file:
             file.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
 
-    def _prepare(self) -> None:
+    def _prepare(self, partitions: int) -> None:
         with psycopg.connect(make_conninfo(self.dsn, dbname="postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE TABLESPACE small LOCATION '{self.root}/tables/space'".encode())
             connection.execute("CREATE DATABASE storm TABLESPACE small")
-        migrate(self.dsn)
+        migrate(self.dsn, partitions=partitions)

@@ -1,4 +1,4 @@
-"""What a storm is to do: faults and tasks with their times, drawn from a seed.
+"""What a storm is to do: faults and tasks with their times, and on what terms, drawn from a seed.
 
 A pure function of seed, duration and lease. Which of the processes that are there then is hit depends on them, so a
 fault carries a number by which to choose.
@@ -9,6 +9,9 @@ import random
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
+
+from tests.chaos import terms
+from tests.chaos.terms import Terms
 
 SEATS = 3
 """Supervisors."""
@@ -92,6 +95,7 @@ class Plan(NamedTuple):
     lease: float
     faults: tuple[Fault, ...]
     orders: tuple[Order, ...]
+    terms: Terms = terms.plain(SEATS)
 
 
 _LONG = (Harm.STOP_SUPERVISOR, Harm.SILENCE, Harm.REFUSE)
@@ -133,7 +137,7 @@ def draw(seed: int, seconds: float, lease: float, *, only: Iterable[Harm] = Harm
     server = _kept(_SERVER, allowed)
     faults += _lane(random.Random(f"server {seed}"), NO_SEAT, server, 14.0, seconds, lease)
     orders = tuple(_orders(random.Random(f"orders {seed}"), seconds))
-    return Plan(seed, seconds, lease, tuple(sorted(faults)), orders)
+    return Plan(seed, seconds, lease, tuple(sorted(faults)), orders, terms.draw(seed, SEATS))
 
 
 def _kept(harms: tuple[Harm, ...], allowed: frozenset[Harm]) -> list[Harm]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from tests.chaos.keeping import AGED
 from tests.chaos.ledger import Entry, Execution, FailureRow, Row, Tenure
 
 TABLES = """
@@ -24,6 +25,9 @@ TABLES = """
     );
     CREATE FUNCTION note_task() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
+        IF coalesce(new.queue, old.queue) = '{aged}' THEN
+            RETURN NULL;
+        END IF;
         INSERT INTO ledger (place, op, id, before, after, fence_before, fence_after, owner_before, owner_after,
                             retries_before, retries_after)
         VALUES (tg_argv[0], lower(tg_op), coalesce(new.id, old.id), old.status, new.status, old.fence, new.fence,
@@ -34,6 +38,21 @@ TABLES = """
         FOR EACH ROW EXECUTE FUNCTION note_task('live');
     CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON scheduled_tasks_ended
         FOR EACH ROW EXECUTE FUNCTION note_task('ended');
+    CREATE TABLE pruned (LIKE scheduled_tasks);
+    CREATE FUNCTION note_pruned() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO pruned SELECT old.*;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER note_pruned AFTER DELETE ON scheduled_tasks_ended
+        FOR EACH ROW EXECUTE FUNCTION note_pruned();
+    CREATE TABLE failed (LIKE pgsched_failures);
+    CREATE FUNCTION note_failure() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO failed SELECT new.*;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER note AFTER INSERT ON pgsched_failures FOR EACH ROW EXECUTE FUNCTION note_failure();
     CREATE TABLE tenures (id bigint NOT NULL, pid bigint NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
     CREATE FUNCTION note_tenure() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -51,7 +70,7 @@ class Record:
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        connection.execute(TABLES.encode())
+        connection.execute(TABLES.replace("{aged}", AGED).encode())
         rows = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
         assert rows is not None
         self._offset = float(rows[0]) - time.monotonic()
@@ -65,12 +84,12 @@ class Record:
         return [Tenure(*row) for row in self._read(connection, "SELECT id, pid, {at} FROM tenures ORDER BY at")]
 
     def failures(self, connection: psycopg.Connection[Any]) -> list[FailureRow]:
-        """What pgsched has recorded of failed attempts."""
+        """What pgsched has recorded of failed attempts, also where that was deleted since."""
         return [FailureRow(*row) for row in self._read(connection, FAILURES)]
 
     def rows(self, connection: psycopg.Connection[Any]) -> list[Row]:
-        """All tasks as they are now."""
-        return [Row(*row) for row in self._read(connection, ROWS)]
+        """All tasks as they are now, and those that were pruned as they were then."""
+        return [Row(*row) for row in self._read(connection, ROWS.replace("{aged}", AGED))]
 
     def _read(self, connection: psycopg.Connection[Any], query: str) -> Iterable[tuple[Any, ...]]:
         at = f"extract(epoch FROM at)::float8 - {self._offset!r}"
@@ -83,12 +102,16 @@ ENTRIES = """
     FROM ledger ORDER BY number
 """
 FAILURES = """
-    SELECT task_id, fence, attempt, outcome, error, supervisor FROM pgsched_failures ORDER BY id
+    SELECT task_id, fence, attempt, outcome, error, supervisor,
+           EXISTS (SELECT FROM pgsched_failures AS now WHERE now.id = failed.id)
+    FROM failed ORDER BY id
 """
 ROWS = """
     SELECT id, task_type, status, fence, retry_count, max_retries, result #>> '{}',
-           extract(epoch FROM run_at - clock_timestamp())::float8, unique_key
-    FROM scheduled_tasks ORDER BY id
+           extract(epoch FROM run_at - clock_timestamp())::float8, unique_key,
+           pgsched_partition(id, unique_key), present
+    FROM (SELECT *, true AS present FROM scheduled_tasks UNION ALL SELECT *, false FROM pruned) AS task
+    WHERE queue <> '{aged}' ORDER BY id
 """
 
 

@@ -17,8 +17,10 @@ from pgsched.errors import PgschedError
 from pgsched.model import NewTask
 from pgsched.store.admin import Filter, cancel
 from pgsched.store.enqueue import insert
-from tests.chaos.fleet import RUNTIME, Seat, find_faketime, forget_faketime
+from tests import bouncer, faketime
+from tests.chaos.fleet import RUNTIME, Seat
 from tests.chaos.forces import Forces
+from tests.chaos.keeping import OLD_RANGES, add_old_range, check_terms
 from tests.chaos.ledger import Book, Violation, check_tasks, ways
 from tests.chaos.leftovers import check_host, check_running, check_sessions
 from tests.chaos.place import Place
@@ -31,13 +33,17 @@ DRAIN = 120.0
 """Seconds in which everything that is due has to end once the faults are over."""
 CALM = 20.0
 """Seconds for each of the steps after that."""
-PROBES = 5
-LINES = 4
-"""Connections of a supervisor."""
+AGEING = 6.0
+"""Seconds between two ranges of tasks that ended long ago."""
 DUE = """
     SELECT count(*) FROM scheduled_tasks_live
     WHERE status = 'processing' OR run_at < clock_timestamp() + interval '1 hour'
 """
+KEYS = """
+    SELECT key FROM (SELECT format('%%s %%s', %s::text, number) AS key FROM generate_series(1, 1000) AS number) AS keys
+    WHERE pgsched_partition(0, key) = ANY (%s) LIMIT 5
+"""
+"""Such as lead into some of the partitions."""
 
 
 class Report(NamedTuple):
@@ -67,14 +73,15 @@ class Storm:
         self._cancels: list[tuple[float, list[int]]] = []
         self._unqueued = 0
         self._violations: list[Violation] = []
-        self._usual: Counter[str] = Counter()
+        self._usual: dict[int, Counter[str]] = {}
+        self._age_at, self._aged = 0.0, 0
 
     def run(self) -> tuple[Book, list[Violation], Mapping[str, Any]]:
         """Everything from the first task to the judgement."""
         self._wait(self._ready, CALM, "supervisors are registered")
         self._settle_down()
         self._wait(self._connected, CALM, "every supervisor has all its connections")
-        self._usual = Counter(self._seats[0].descriptors())
+        self._usual = {seat.number: Counter(seat.descriptors()) for seat in self._seats}
         self._blow()
         began = time.monotonic()
         self._drain()
@@ -88,7 +95,7 @@ class Storm:
         book = self._read()
         found = ways(book.entries)
         self._violations += [*check_tasks(book, found), *check_executions(book, found)]
-        self._violations += [*check_keys(book, found), *check_leases(book)]
+        self._violations += [*check_keys(book, found), *check_leases(book), *check_terms(book, found)]
         return book, self._violations, self._figures(book, drained)
 
     def _ready(self) -> bool:
@@ -98,14 +105,21 @@ class Storm:
         return workers and self._ask(alive) == SEATS
 
     def _connected(self) -> bool:
-        sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgsched %'"
-        return self._ask(sessions) == LINES * SEATS
+        return all(seat.connected for seat in self._seats)
 
     def _left_running(self) -> list[Violation]:
         """What idle supervisors still have too much of when there was time enough to give it back."""
-        deadline = time.monotonic() + CALM
-        while (found := list(check_running(self._seats, self._usual))) and time.monotonic() < deadline:
+
+        def found() -> list[Violation]:
             self._turn()
+            return list(check_running(self._seats, self._usual))
+
+        return self._in_time(found)
+
+    def _in_time(self, check: Callable[[], list[Violation]]) -> list[Violation]:
+        """What a check still finds when there was time enough for it to pass."""
+        deadline = time.monotonic() + CALM
+        while (found := check()) and time.monotonic() < deadline:
             time.sleep(TURN)
         return found
 
@@ -118,6 +132,7 @@ class Storm:
                 self._harm(faults.pop(0))
             while orders and orders[0].at <= at:
                 self._queue(orders.pop(0))
+            self._age()
             for due, ids in [each for each in self._cancels if each[0] <= time.monotonic()]:
                 self._cancels.remove((due, ids))
                 self._do(lambda connection, ids=ids: cancel(connection, Filter(ids=ids)))  # type: ignore[misc]
@@ -127,6 +142,15 @@ class Storm:
     def _harm(self, fault: Fault) -> None:
         if not (fault.harm.startswith("fill") and self._forces.filled):
             self._forces.do(fault)
+
+    def _age(self) -> None:
+        """Give those who prune a range to drop."""
+        if self._plan.terms.kept is not None and time.monotonic() >= self._age_at:
+            self._age_at = time.monotonic() + AGEING
+            number = self._aged + 1
+            self._do(lambda connection: add_old_range(connection, number))
+            # If the answer was lost, it may be there.
+            self._aged = number
 
     def _turn(self) -> None:
         self._forces.end()
@@ -187,13 +211,22 @@ class Storm:
         """Without a restart of anything: each supervisor takes tasks of a queue that no other serves."""
         self._wait(self._ready, CALM, "every seat has a supervisor with its workers")
         before = [list(seat.started) for seat in self._seats]
-        probes = [NewTask("noop", '{"amount": 0}', queue=seat.queue) for seat in self._seats for _ in range(PROBES)]
+        probes = [probe for seat in self._seats for probe in self._probes(seat)]
         self._do(lambda connection: insert(connection, probes))
         for seat in self._seats:
             left = f"SELECT count(*) FROM scheduled_tasks_live WHERE queue = '{seat.queue}'"
             self._wait(lambda left=left: self._ask(left) == 0, CALM, f"seat {seat.number} works on")  # type: ignore[misc]
         if before != [list(seat.started) for seat in self._seats]:
             self._violations.append(Violation("restart", None, "a supervisor ended after the storm was over"))
+
+    def _probes(self, seat: Seat) -> list[NewTask]:
+        """Tasks that only the supervisor of this seat may claim."""
+        partitions = list(seat.terms.partitions or range(self._plan.terms.partitions))
+        found = self._do(
+            lambda connection: connection.execute(KEYS, [f"probe of {seat.number}", partitions]).fetchall()
+        )
+        keys = [str(key) for (key,) in found or []]
+        return [NewTask("noop", '{"amount": 0}', queue=seat.queue, unique_key=key) for key in keys]
 
     def _settle_down(self) -> None:
         """Wait for what goes on beside tasks: workers that boot, forkservers that come back."""
@@ -220,8 +253,10 @@ class Storm:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._place.end_pooler()
         with self._place.connect() as connection:
-            self._violations += check_sessions(connection, running=False)
+            # A session ends a moment after its client.
+            self._violations += self._in_time(lambda: list(check_sessions(connection, running=False)))
         self._violations += check_host(self._seats, self._journal, self._journal.with_name(RUNTIME))
 
     def _read(self) -> Book:
@@ -237,6 +272,8 @@ class Storm:
                 leases_lost={number: at for seat in self._seats for number, at in seat.leases_lost.items()},
                 seats={pid: seat.number for seat in self._seats for pid in seat.started},
                 lease=self._plan.lease,
+                bound={seat.number: seat.terms.partitions for seat in self._seats},
+                kept=self._plan.terms.kept,
             )
 
     def _figures(self, book: Book, drained: float) -> dict[str, Any]:
@@ -258,8 +295,15 @@ class Storm:
             ),
             "supervisors started": sum(len(seat.started) for seat in self._seats),
             "leases lost": len(book.leases_lost),
+            "pruned": sum(not row.present for row in book.rows),
+            "old ranges made and dropped": (self._aged, self._aged - self._old_ranges()),
             "seconds to drain": round(drained, 1),
         }
+
+    def _old_ranges(self) -> int:
+        with self._place.connect() as connection:
+            [(left,)] = connection.execute(OLD_RANGES).fetchall()
+        return int(left)
 
 
 def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None, kind: type[Storm] = Storm) -> Report:
@@ -270,29 +314,32 @@ def run(plan: Plan, *, binaries: Path | None = None, package: Path | None = None
     directory = Path(tempfile.mkdtemp(prefix="pgsched-storm-files-"))
     journal = directory / "journal"
     seats: list[Seat] = []
-    place = Place(binaries)
+    place = Place(binaries, plan.terms.partitions)
     try:
         with place.connect() as connection:
             record = Record(connection)
-        faketime = find_faketime(directory)
-        for number in range(SEATS):
+        library = faketime.find(directory)
+        for number, terms in enumerate(plan.terms.seats):
             # The first alone, so that the wall clocks of the fleet also differ from each other.
-            stepped = faketime if number == 0 else None
+            stepped = library if number == 0 else None
             home = package or directory
-            seats.append(Seat(number, place.dsn, home, journal, plan.lease, stepped))
-        forces = Forces(place, seats, clocks=faketime is not None)
+            dsn = place.pooled_dsn() if terms.pooled and bouncer.installed() else place.dsn
+            seats.append(Seat(number, dsn, home, journal, plan.lease, stepped, terms))
+        forces = Forces(place, seats, clocks=library is not None)
         book, violations, figures = kind(plan, place, seats, forces, record, journal).run()
-        return Report(plan, book, violations, figures, list(_remarks(place, faketime)))
+        return Report(plan, book, violations, figures, list(_remarks(plan, place, library)))
     finally:
         for seat in seats:
             seat.close()
         place.close()
         shutil.rmtree(directory, ignore_errors=True)
-        forget_faketime(seats)
+        faketime.forget(pid for seat in seats for pid in seat.started)
 
 
-def _remarks(place: Place, faketime: str | None) -> Iterator[str]:
+def _remarks(plan: Plan, place: Place, library: str | None) -> Iterator[str]:
+    if plan.terms.pooled and not bouncer.installed():
+        yield f"nobody went through a pooler: {bouncer.MISSING}"
     if not place.small:
         yield "no disk was filled: that needs root and the right to mount"
-    if faketime is None:
-        yield "no clock was stepped: libfaketime is not there, or moves the monotonic clock too"
+    if library is None:
+        yield f"no clock was stepped: {faketime.MISSING}"

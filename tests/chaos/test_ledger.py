@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.keeping import check_terms
 from tests.chaos.ledger import Book, Done, Entry, Execution, FailureRow, Row, Tenure, Violation, check_tasks, ways
 from tests.chaos.plan import NO_SEAT, Harm, Kind
 from tests.chaos.repeats import check_executions, check_keys, check_leases
@@ -33,6 +34,7 @@ class Tale:
         self.result: str | None = None
         self.due_in = -1.0
         self.transaction = 0
+        self.pruned = False
         self._write("insert", "queued")
 
     def _write(self, op: str, after: str | None, *, fence: int = 0, owner: int | None = None, retries: int = 0) -> None:
@@ -83,6 +85,15 @@ class Tale:
         self.state = status
         return self
 
+    def prune(self, age: float = 20.0) -> "Tale":
+        self.at += age
+        self.transaction += 1
+        was = (self.state, None, self.fence, None, None, None, self.retries, None)
+        self.entries.append(Entry(len(self.entries), self.at, "ended", "delete", TASK, *was, self.transaction))
+        self.pruned = True
+        self.failures = [failure._replace(present=False) for failure in self.failures]
+        return self
+
     def _fail(self, outcome: str, error: str | None) -> None:
         name = self.executions[-1].name if self.executions else ""
         self.failures.append(
@@ -113,6 +124,7 @@ class Tale:
             self.result,
             self.due_in,
             None,
+            present=not self.pruned,
         )
 
     def book(self, *rows: Row) -> Book:
@@ -126,6 +138,7 @@ class Tale:
             self.deaths,
             self.leases_lost,
             {10 * FIRST: 0, 10 * SECOND: 1},
+            kept=20.0 if self.pruned else None,
         )
 
 
@@ -135,6 +148,7 @@ def judged(book: Book) -> Iterator[Violation]:
     yield from check_executions(book, found)
     yield from check_leases(book)
     yield from check_keys(book, found)
+    yield from check_terms(book, found)
 
 
 def violations(book: Book) -> set[str]:
@@ -157,6 +171,7 @@ RIGHT = {
     "drained": Tale().claim().harm(Harm.TERMINATE_SUPERVISOR, pid=710).run("interrupted").release().claim().run().end(),
     "cancelled while queued": Tale().end("cancelled"),
     "cancelled while it ran": Tale().claim().run("interrupted").end("cancelled"),
+    "pruned": Tale(Kind.FLAKY).claim().run("raised").retry("raised").claim().run().end().prune(),
 }  # fmt: skip
 
 
@@ -195,6 +210,10 @@ WRONG = {
     "stuck task that is processing": Tale().claim().run(),
     "illegal transition: claimed without a fence": Tale().claim(fence=0).run().end(),
     "illegal transition: ended without a claim": Tale().end(),
+    "pruned too early": Tale().claim().run().end().prune(age=10.0),
+    "illegal transition: pruned while it was queued": Tale().prune(),
+    "illegal transition: pruned twice": Tale().claim().run().end().prune().prune(),
+    "illegal transition: queued after it was pruned": Tale().claim().run().end().prune().claim(),
     "illegal transition: settled by two": Tale(Kind.FLAKY).claim().run("raised").retry("raised").end(),
 }  # fmt: skip
 
@@ -226,6 +245,41 @@ def test_a_failure_that_is_recorded_twice_or_never_is_found() -> None:
     book = tale.book()
     assert violations(book._replace(failures=[*book.failures, *book.failures])) == {"failure record"}
     assert violations(book._replace(failures=[])) == {"failure record"}
+
+
+def test_a_pruning_that_nobody_was_told_to_do_is_found() -> None:
+    book = Tale().claim().run().end().prune().book()
+    assert violations(book) == set()
+    assert violations(book._replace(kept=None)) == {"pruned too early"}
+
+
+def test_a_task_that_vanished_without_being_pruned_is_found() -> None:
+    tale = Tale().claim().run().end()
+    assert violations(tale.book(tale.row()._replace(present=False))) == {"lost task"}
+    tale.prune()
+    assert violations(tale.book(tale.row()._replace(present=True))) == {"lost task"}
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_failure_that_outlives_its_task_or_goes_before_it_is_found(pruned: bool) -> None:
+    tale = Tale(Kind.FLAKY).claim().run("raised").retry("raised").claim().run().end()
+    book = (tale.prune() if pruned else tale).book()
+    assert violations(book) == set()
+    failures = [failure._replace(present=pruned) for failure in book.failures]
+    assert violations(book._replace(failures=failures)) == {"failure record"}
+
+
+def test_a_claim_from_the_partition_of_another_is_found() -> None:
+    book = Tale().claim().run().end().book()
+    row = book.rows[0]._replace(partition=2)
+    for bound, wrong in ((), False), ((1, 2), False), ((0, 1, 3), True):
+        found = violations(book._replace(rows=[row], bound={0: bound, 1: (3,)}))
+        assert found == ({"claimed from another's partition"} if wrong else set())
+
+
+def test_a_reap_knows_no_partitions() -> None:
+    tale = Tale().claim().run(None).dies().reap().retry("lost").claim().run().end()
+    assert violations(tale.book()._replace(bound={1: (3,)})) == set()
 
 
 def test_two_settles_under_one_fence_are_found() -> None:

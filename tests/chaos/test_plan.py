@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.chaos import terms
 from tests.chaos.plan import NO_SEAT, SEATS, SETTLING, Harm, Kind, draw
 from tests.support import ROOT
 
@@ -54,3 +55,28 @@ def test_harms_can_be_chosen() -> None:
     plan = draw(3, 60.0, LEASE, only=[Harm.DELAY])
     assert {fault.harm for fault in plan.faults} == {Harm.DELAY}
     assert plan.orders == draw(3, 60.0, LEASE).orders
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_partition_is_served_whoever_is_missing_but_one(seed: int) -> None:
+    drawn = draw(seed, 10.0, LEASE).terms
+    assert len(drawn.seats) == SEATS
+    assert any(not seat.partitions for seat in drawn.seats)
+    assert all(set(seat.partitions) < set(range(drawn.partitions)) for seat in drawn.seats)
+
+
+def test_storms_differ_in_their_terms_and_so_do_the_supervisors_of_one() -> None:
+    drawn = [draw(seed, 10.0, LEASE).terms for seed in range(50)]
+    assert {each.partitions for each in drawn} == {1, terms.PARTITIONS}
+    seats = [seat for each in drawn for seat in each.seats]
+    assert {seat.kept for seat in seats} == {None, terms.SOON, terms.SOMETIME, terms.RANGES}
+    assert {seat.pooled for seat in seats} == {True, False}
+    assert any(len(set(each.seats)) == SEATS for each in drawn)
+    options = {option for seat in seats for option in seat.arguments() if option.startswith("--")}
+    assert options == {"--partitions", "--prune-older-than", "--pooled"}
+
+
+def test_what_is_kept_is_kept_by_all() -> None:
+    assert terms.plain(SEATS).kept is None
+    seats = (terms.SeatTerms(kept=terms.RANGES), terms.SeatTerms(kept=terms.SOON), terms.SeatTerms())
+    assert terms.Terms(1, seats).kept == terms.SOON

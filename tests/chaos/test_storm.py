@@ -13,24 +13,29 @@ from tests.chaos.forces import WORK
 from tests.chaos.plan import Fault, Harm, Kind, Order, Plan, draw
 from tests.chaos.record import executions
 from tests.chaos.storm import CALM, Report, Storm, run
+from tests.chaos.terms import RANGES, SOON, SeatTerms, Terms
 from tests.support import ROOT
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("PGSCHED_TEST_DSN" in os.environ, reason="a storm has a server of its own"),
 ]
+TERMS = Terms(4, (SeatTerms((0, 1), kept=SOON), SeatTerms(pooled=True, kept=RANGES), SeatTerms((1, 2, 3), pooled=True)))
+"""Something of everything, where a longer storm has what its seed draws."""
 FENCES = {"settle.sql": 2, "settle_completed.sql": 1}
 FENCE = "AND task.fence = verdict.fence"
 
 
 @pytest.mark.timeout(300)
 def test_a_minute_of_storm_violates_nothing(dice: random.Random) -> None:
-    report = run(draw(dice.randrange(2**31), 45.0, LEASE))
+    report = run(draw(dice.randrange(2**31), 45.0, LEASE)._replace(terms=TERMS))
     print(described(report))
     assert not report.violations, described(report)
     # The drain has made all of it end; nothing of a storm that did nothing would be worth it.
     assert report.figures["executions"] > 100
     assert sum(report.figures["harms"].values()) > 10
+    made, dropped = report.figures["old ranges made and dropped"]
+    assert 0 < dropped <= made
 
 
 class LateSettle(Storm):

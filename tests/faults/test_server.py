@@ -25,14 +25,14 @@ def test_f37_a_restart_of_the_server_repeats_no_task(own: OwnServer, pgsched_cli
     rows = Rows(own.server, own.dsn)
     ids = rows.add("tick", {"seconds": 0.02, "note": str(note)}, count=150)
     command = pgsched_cli("run", APP, "--processes", "2", "--lease", "100", environment={"PGSCHED_DSN": own.dsn})
-    eventually(lambda: note.exists() and len(note.read_text().split()) > 20, "some have run", timeout=20)
+    eventually(lambda: note.exists() and len(note.read_text().split()) > 20, "some have run")
     own.restart()
     rows = Rows(own.server, own.dsn)
-    rows.all_ended(timeout=30)
+    rows.all_ended()
     assert rows.count("status = 'completed' AND retry_count = 0") == len(ids)
     assert Counter(map(int, note.read_text().split())) == Counter(ids)
     command.signal(signal.SIGTERM)
-    assert command.wait(10).code == 0, command
+    assert command.wait().code == 0, command
     for event in ("database_lost", "database_back"):
         assert command.err.count(f" {event} ") == 1, command
     assert "Traceback" not in command.err
@@ -75,7 +75,7 @@ def test_f48_a_password_file_is_read_for_each_connection(
         rows.add("tick")
         rows.all_ended()
         command.signal(signal.SIGTERM)
-        assert command.wait(10).code == 0, command
+        assert command.wait().code == 0, command
         assert "s3cr3t" not in command.err, "a password was logged"
 
 
@@ -98,4 +98,4 @@ def test_f84_a_table_that_vanishes_while_it_runs(
     assert len(re.findall(r"^\S+ (?:WARNING|ERROR) ", command.err, re.MULTILINE)) < 12, command
     assert "Traceback" not in command.err
     command.signal(signal.SIGTERM)
-    assert command.wait(10).code == 0, command
+    assert command.wait().code == 0, command

@@ -1,6 +1,5 @@
 """A certificate that cannot be verified ends the start in one line, and one that can be is verified by everybody."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,10 +39,8 @@ def test_f47_a_certificate_that_is_not_verified_is_one_line(
     command: str, parameters: dict[str, str], words: str, relay: TlsRelay, pgsched_cli: CommandLine, tmp_path: Path
 ) -> None:
     """F47."""
-    began = time.monotonic()
     environment = {"PGSCHED_DSN": relay.dsn(**parameters), "HOME": str(tmp_path)}
-    ended = pgsched_cli.run(command, *([APP] if command == "run" else []), environment=environment, timeout=10)
-    assert time.monotonic() - began < 8
+    ended = pgsched_cli.run(command, *([APP] if command == "run" else []), environment=environment)
     assert ended.code == 3, ended
     [line] = ended.err.splitlines()
     assert "certificate" in line

@@ -14,7 +14,7 @@ import pytest
 
 from pgsched.model import Claim, Outcome, OutcomeKind
 from pgsched.pool.pool import Ended, Pool, PoolSettings
-from tests.support import ROOT, eventually, eventually_async, processes
+from tests.support import PATIENCE, ROOT, eventually, eventually_async, processes
 
 APP = "tests.pool.tasks:app"
 
@@ -52,14 +52,14 @@ class Harness:
         assert self.dispatch(claim, ahead), f"no slot: {self.pool.slots()}"
         return claim.task_id
 
-    async def free(self, count: int = 1, timeout: float = 10.0) -> None:
+    async def free(self, count: int = 1, timeout: float = PATIENCE) -> None:
         await eventually_async(lambda: self.pool.free() >= count, "a free slot", timeout=timeout)
 
-    async def outcome(self, task_id: int, timeout: float = 10.0) -> Outcome:
+    async def outcome(self, task_id: int, timeout: float = PATIENCE) -> Outcome:
         await eventually_async(lambda: task_id in self.outcomes, "an outcome", timeout=timeout, every=0.002)
         return self.outcomes[task_id]
 
-    async def run(self, task_type: str, payload: str = "{}", timeout: float = 10.0, **fields: Any) -> Outcome:
+    async def run(self, task_type: str, payload: str = "{}", timeout: float = PATIENCE, **fields: Any) -> Outcome:
         """Wait for a slot, run a task in it, and wait for its outcome."""
         await self.free(timeout=timeout)
         return await self.outcome(self.start(task_type, payload, **fields), timeout)
@@ -162,7 +162,7 @@ def eventually_gone(children: Callable[[], set[Any]], before: set[int]) -> list[
         return [found for found in children() if found.pid not in before]
 
     try:
-        eventually(lambda: not new(), timeout=3)
+        eventually(lambda: not new())
     except AssertionError:
         return new()
     return []

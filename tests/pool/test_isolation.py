@@ -199,6 +199,35 @@ async def test_f19_numeric_libraries_keep_to_one_thread_unless_told() -> None:
     assert environment({"MKL_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "1"
 
 
+NUMERIC = """
+import os
+import numpy
+
+app = App()
+
+def multiply() -> float:
+    return float((numpy.ones((500, 500)) @ numpy.ones((500, 500)))[7, 7])
+
+THREADS = multiply() and len(os.listdir("/proc/self/task"))
+
+@app.task
+def product() -> list[float]:
+    return [multiply(), THREADS]
+"""
+
+
+@METHODS
+async def test_f19_arrays_are_multiplied_at_the_import_and_in_tasks(method: str, tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    harness = app_in(tmp_path, NUMERIC, start_method=method, processes=4)
+    await harness.pool.start()
+    products = [json.loads(await harness.value("product") or "") for _ in range(50)]
+    await harness.pool.stop()
+    assert {product for product, _ in products} == {500.0}
+    if method == "forkserver":
+        assert {threads for _, threads in products} == {1}, "the library has started threads where workers are forked"
+
+
 async def test_current_task_outside_of_a_task() -> None:
     from pgsched.context import current_task
 

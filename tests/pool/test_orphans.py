@@ -84,7 +84,7 @@ def test_f10_workers_end_with_a_parent_that_is_killed(method: str, stand_in: Any
     pids = parent.started()
     assert len(pids) == 6
     parent.kill()
-    eventually(lambda: all(map(gone, pids)), timeout=2)
+    eventually(lambda: all(map(gone, pids)))
 
 
 @METHODS
@@ -93,7 +93,7 @@ def test_f10_what_their_tasks_have_started_ends_too(method: str, stand_in: Any) 
     pids = parent.started()
     eventually(lambda: len(in_group(pids)) >= 3 + 2 * 4)
     parent.kill()
-    eventually(lambda: not in_group(pids), timeout=2)
+    eventually(lambda: not in_group(pids))
 
 
 @METHODS
@@ -102,7 +102,7 @@ def test_f10_a_parent_that_is_killed_right_after_its_forkserver(method: str, sta
     pids = parent.started()
     os.kill(pids[0], signal.SIGKILL)
     parent.kill()
-    eventually(lambda: all(map(gone, pids)), timeout=2)
+    eventually(lambda: all(map(gone, pids)))
 
 
 def test_f10_a_parent_that_is_killed_while_the_app_is_imported(stand_in: Any, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_f10_a_parent_that_is_killed_while_the_app_is_imported(stand_in: Any, tm
     parent = stand_in([], app="written:app", environment=environment)
     pid = int(eventually(lambda: mark.exists() and mark.read_text()))
     parent.kill()
-    eventually(lambda: gone(pid), timeout=2)
+    eventually(lambda: gone(pid))
 
 
 async def test_f35_orphans_are_collected() -> None:
@@ -125,7 +125,7 @@ async def test_f35_orphans_are_collected() -> None:
         def zombies() -> list[int]:
             return [found.pid for found in processes() if found.parent == os.getpid() and found.dead]
 
-        await eventually_async(lambda: not zombies(), timeout=5)
+        await eventually_async(lambda: not zombies())
         assert harness.pool.restarts.total() == 0
 
 

@@ -1,12 +1,14 @@
 """Slots are filled and refilled: recycling, resizing, workers that cannot boot, crash storms that end."""
 
 import asyncio
-import functools
 import json
+import logging
 import os
 import random
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ import pytest
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
 from tests.pool.conftest import Harness, app_in, pooled
-from tests.support import eventually_async, gone
+from tests.support import FULL, eventually_async, gone
 
+KILLS = 300 if FULL else 30
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
 
 
@@ -84,7 +87,7 @@ def recorder(slot):
         return False
 
     began = time.monotonic()
-    await eventually_async(failed, timeout=30, every=0.02)
+    await eventually_async(failed, every=0.02)
     # Six steps of 0.1, 0.2, ... seconds; the two slots share them.
     assert time.monotonic() - began > 5
     assert harness.pool.restarts["idle"] < 20
@@ -159,7 +162,7 @@ async def test_a_forkserver_that_dies_while_it_forks(tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
             await eventually_async(lambda: harness.pool.slots()["booting"] == 4)
             os.kill(harness.forkserver, signal.SIGKILL)
-            await harness.free(4, timeout=20)
+            await harness.free(4)
         assert await harness.value("add", '{"a": 1}') == "2"
 
 
@@ -169,7 +172,7 @@ async def test_a_forkserver_that_does_not_answer_is_replaced() -> None:
         os.kill(forkserver, signal.SIGSTOP)
         os.kill(harness.worker(0), signal.SIGKILL)
         await eventually_async(lambda: harness.pool.slots()["booting"] == 1)
-        await harness.free(2, timeout=40)
+        await harness.free(2, timeout=60)
         assert harness.forkserver != forkserver
         assert gone(forkserver)
 
@@ -262,7 +265,7 @@ async def test_a_worker_that_does_not_leave_is_killed() -> None:
     async with pooled(grace=0.2) as harness:
         os.kill(harness.worker(), signal.SIGSTOP)
         await harness.reload()
-        await eventually_async(lambda: harness.pool.restarts["reloaded"] == 1, timeout=3)
+        await eventually_async(lambda: harness.pool.restarts["reloaded"] == 1)
         await harness.free()
 
 
@@ -273,7 +276,7 @@ async def test_stop_ends_everything_at_once() -> None:
         pids, forkserver = harness.workers(), harness.forkserver
         began = time.monotonic()
         await harness.pool.stop()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 30
         assert all(gone(pid) for pid in [*pids, forkserver])
         for task in [*tasks, waiting]:
             assert harness.outcomes[task].kind is OutcomeKind.INTERRUPTED
@@ -296,15 +299,38 @@ async def test_stop_during_the_start(tmp_path: Path) -> None:
         await starting
 
 
+@pytest.fixture
+def log_that_nobody_reads() -> Iterator[None]:
+    """A thread of this process logs at full speed into a pipe, and holds a lock of logging while it waits there."""
+    reading, writing = os.pipe()
+    record, stopped = logging.makeLogRecord({"msg": "x" * 1000}), threading.Event()
+    with os.fdopen(writing, "w") as stream:
+        handler = logging.StreamHandler(stream)
+
+        def chatter() -> None:
+            while not stopped.is_set():
+                handler.handle(record)
+
+        thread = threading.Thread(target=chatter)
+        thread.start()
+        yield
+        stopped.set()
+        while thread.is_alive():
+            os.read(reading, 65536)
+    os.close(reading)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("log_that_nobody_reads")
 async def test_f18_random_kills_lose_no_slot(dice: random.Random) -> None:
+    victims: set[int] = set()
     async with pooled(processes=4) as harness:
-        kills = 0
-        while kills < 40:
-            await eventually_async(harness.workers, timeout=5, every=0.001)
-            victim = dice.choice(harness.workers())
+        while len(victims) < KILLS:
+            # Whoever is dead already may not have been noticed yet.
+            living = await eventually_async(lambda: sorted(set(harness.workers()) - victims), every=0.001)
+            victim = dice.choice(living)
             harness.dispatch(harness.claim("say", '{"words": "x"}'), 2)
             os.kill(victim, signal.SIGKILL)
-            await eventually_async(functools.partial(gone, victim), every=0.001)
-            kills += 1
-        await harness.free(4, timeout=20)
-        assert harness.pool.restarts.total() <= kills
+            victims.add(victim)
+        await harness.free(4)
+        assert harness.pool.restarts.total() == KILLS

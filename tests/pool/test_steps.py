@@ -5,6 +5,7 @@ one whose report comes in parts, and a last small one. Whatever the step: those 
 their results, at most the one at hand is charged, those behind it come back untouched, and the next worker runs them.
 """
 
+import functools
 import json
 import os
 import random
@@ -73,8 +74,8 @@ async def send_singly(harness: Harness, claims: Sequence[Claim]) -> list[Claim]:
     """One after the other, as long as they return; those that were sent."""
     sent = []
     for claim in claims:
-        await harness.free()
-        send(harness, [claim], 0)
+        # A worker that has just died takes nothing, and the next one does.
+        await eventually_async(functools.partial(harness.dispatch, claim), "it is sent", every=0.002)
         sent.append(claim)
         if (await harness.outcome(claim.task_id)).kind is not OutcomeKind.RETURNED:
             break
@@ -170,4 +171,7 @@ async def test_killed_at_any_line(ahead: int, tmp_path: Path, dice: random.Rando
             assert len(os.listdir("/proc/self/fd")) <= descriptors
         print(f"{len(ends)} ends: {' '.join(ends)}")
         assert line > 200
-        assert {letters[1] for letters in ends if len(letters) > 1} == {"R", "C", "I"}
+        seconds = {letters[1] for letters in ends if len(letters) > 1}
+        # One that is sent just as the worker dies is interrupted too, and nobody can be sure to meet that moment.
+        assert seconds | {"I"} == {"R", "C", "I"}
+        assert "I" in seconds or not ahead

@@ -106,7 +106,7 @@ def complaints() -> list[dict[str, Any]]:
 
 def cancelled_when_readable(call: "asyncio.Task[Any]", socket: int) -> None:
     """Cancel a call in the very turn of the loop in which it learns what came over its socket."""
-    assert select.select([socket], [], [], 10)[0]
+    assert select.select([socket], [], [], 30)[0]
     # Timers follow what was read in the same turn.
     asyncio.get_running_loop().call_later(0, call.cancel)
 

@@ -62,7 +62,7 @@ def hints(connect: Connect) -> Callable[[], list[str]]:
     def heard() -> list[str]:
         connect().execute("NOTIFY pgsched, 'marker'")
         found = []
-        for hint in listener.notifies(timeout=5):
+        for hint in listener.notifies(timeout=30):
             if hint.payload == "marker":
                 break
             found.append(hint.payload)

@@ -151,7 +151,7 @@ class Rivals:
             thread.start()
 
     def go(self) -> None:
-        self._ready.wait(10)
+        self._ready.wait(30)
 
     def end(self) -> None:
         for thread in self._threads:
@@ -159,7 +159,7 @@ class Rivals:
         assert self._errors == []
 
     def _work(self, worker: Worker) -> None:
-        self._ready.wait(10)
+        self._ready.wait(30)
         empty = 0
         while empty < 3:
             try:

@@ -178,7 +178,7 @@ class TestKeys:
 
         def enqueue(session: psycopg.Connection) -> None:
             session.execute(f"SET default_transaction_isolation = '{level}'")
-            barrier.wait(10)
+            barrier.wait(30)
             answers.append([insert(session, [keyed(f"k{n}")])[0] for n in range(keys)])
 
         _in_threads(enqueue, sessions)
@@ -218,7 +218,7 @@ class TestKeys:
         thread.start()
         eventually(lambda: server.waits_for_lock(dsn))
         first.commit()
-        thread.join(10)
+        thread.join(30)
         assert answers == [ids]
 
     def test_the_second_waits_for_the_first_and_takes_his_place(
@@ -231,7 +231,7 @@ class TestKeys:
         thread.start()
         eventually(lambda: server.waits_for_lock(dsn))
         first.rollback()
-        thread.join(10)
+        thread.join(30)
         assert answers
         assert answers != [ids]
         assert count(server, dsn) == 1

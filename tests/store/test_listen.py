@@ -120,7 +120,7 @@ async def test_f40_a_silent_connection_raises(
         backends = server.backends(dsn)
         return any(b.application_name == "pgsched listen" and "SELECT 1" in b.query for b in backends)
 
-    async with supervisor(proxy.dsn, db_timeout=0.5) as me:
+    async with supervisor(proxy.dsn, db_timeout=2) as me:
 
         async def listen() -> None:
             async with listening(me.store) as hints:

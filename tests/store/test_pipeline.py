@@ -130,7 +130,7 @@ async def test_silence_ends_at_the_deadline(proxy: Proxy) -> None:
         began = time.monotonic()
         with pytest.raises(DeadlineError, match=r"within 0.3 s"):
             await line.run([("echo", ("a",))], 0.3)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
     proxy.pass_on()
 
 

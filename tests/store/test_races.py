@@ -131,7 +131,7 @@ class TestSettleAgainstCancel:
             thread.start()
             eventually(lambda: server.waits_for_lock(dsn), "the cancel waits")
             settling.commit()
-            thread.join(10)
+            thread.join(30)
         assert cancelled == [0]
         assert table.row(claim.task_id).status == "completed"
 

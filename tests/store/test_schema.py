@@ -78,7 +78,7 @@ def test_tables_of_an_earlier_version_are_brought_up_to_date_with_their_rows(
 def test_f84_two_hosts_migrate_at_once(server: Server, empty_dsn: str) -> None:
     # Under REPEATABLE READ the second would read the catalogue as it was before the first.
     dsn = make_conninfo(empty_dsn, options="-c default_transaction_isolation=repeatable\\ read")
-    barrier = threading.Barrier(6, timeout=10)
+    barrier = threading.Barrier(6, timeout=30)
 
     def host() -> str:
         barrier.wait()
@@ -210,7 +210,7 @@ class TestWake:
                 conn.execute(insert.encode())
             # A marker from behind ends the wait either way.
             listener.execute("NOTIFY pgsched, 'marker'")
-            first = next(listener.notifies(timeout=5))
+            first = next(listener.notifies(timeout=30))
         return first.payload == ""
 
     @pytest.mark.parametrize(("listening", "lease", "woken"), [(True, 60, True), (False, 60, False), (True, -1, False)])

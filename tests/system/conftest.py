@@ -15,7 +15,7 @@ from tests import audit as audit_module
 from tests.audit import Audit
 from tests.bouncer import POOLED
 from tests.command import Command, Ended
-from tests.support import Server
+from tests.support import PATIENCE, Server
 
 
 class CommandLine:
@@ -39,7 +39,7 @@ class CommandLine:
         self.commands.append(command)
         return command
 
-    def run(self, *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 30.0) -> Ended:
+    def run(self, *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = PATIENCE) -> Ended:
         """Start a command and wait for its end."""
         return self(*arguments, environment=environment).wait(timeout)
 

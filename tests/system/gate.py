@@ -53,4 +53,4 @@ class Gate:
 
     def wait_for_arrival(self) -> None:
         """Wait until somebody stands before the gate."""
-        eventually(lambda: self._server.waits_for_lock(self._dsn), "a change has come to the gate", timeout=20)
+        eventually(lambda: self._server.waits_for_lock(self._dsn), "a change has come to the gate")

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from tests.support import Server, eventually
+from tests.support import PATIENCE, Server, eventually
 
 
 class Row(NamedTuple):
@@ -93,7 +93,7 @@ class Rows:
         """How many rows there are for which an SQL condition is true."""
         return int(self._server.value(f"SELECT count(*) FROM scheduled_tasks WHERE {condition}", dsn=self._dsn))
 
-    def all_ended(self, *, timeout: float = 20.0) -> None:
+    def all_ended(self, *, timeout: float = PATIENCE) -> None:
         """Wait until no row is queued or running."""
         eventually(
             lambda: not self.count("status IN ('queued', 'processing')"), "all ended", timeout=timeout, every=0.05

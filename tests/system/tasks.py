@@ -30,12 +30,27 @@ def nap(seconds: float = 0.0) -> str:
 
 
 @app.task(retry=at_once)
-def tick(seconds: float = 0.0, note: str | None = None) -> None:
+def hold(until: str) -> str:
+    """Goes on until there is a file of that name."""
+    with entry():
+        wait_for_file(until)
+    return "let go"
+
+
+@app.task(retry=at_once)
+def tick(seconds: float = 0.0, note: str | None = None, until: str | None = None) -> None:
     """Leaves no entry, so that it is tiny; at most its id in a file."""
     if note is not None:
         with open(note, "a") as file:
             file.write(f"{current_task().id}\n")
     time.sleep(seconds)
+    if until is not None:
+        wait_for_file(until)
+
+
+def wait_for_file(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.01)
 
 
 @app.task(retry=at_once)

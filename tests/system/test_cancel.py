@@ -10,14 +10,12 @@ import pytest
 
 from pgsched.store.admin import Changed, Filter, cancel
 from tests.audit import Audit
+from tests.history import History
 from tests.support import Server, eventually
 from tests.system.conftest import CommandLine
 from tests.system.rows import Rows
 
 APP = "tests.system.tasks:app"
-SETTLED = 1.0
-"""Seconds; a cancel reaches a running task well within them."""
-
 Cancel = Callable[..., Changed]
 
 
@@ -64,7 +62,7 @@ def test_f74_a_running_task_is_stopped(
     # As a user would do it.
     ended = pgsched_cli.run("cancel", str(running))
     assert (ended.code, ended.out) == (0, "1 task cancelled\n")
-    eventually(lambda: rows.row(behind).status == "completed", "its slot is free", timeout=8)
+    eventually(lambda: rows.row(behind).status == "completed", "its slot is free")
     print(f"stopped after {time.monotonic() - started:.3f} s")
     row = rows.row(running)
     assert (row.status, row.retry_count, row.result, rows.failures(running)) == ("cancelled", 0, None, [])
@@ -75,7 +73,7 @@ def test_f74_a_running_task_is_stopped(
 def test_f74_a_task_that_is_claimed_and_waits_never_begins(
     server: Server, dsn: str, rows: Rows, cancelling: Cancel, pgsched_cli: CommandLine, tmp_path: Path
 ) -> None:
-    note = tmp_path / "begun"
+    note, door = tmp_path / "begun", tmp_path / "door"
     pgsched_cli("run", APP, "--processes", "1")
     # Teaches the supervisor that these are tiny, and may be claimed ahead.
     rows.add("tick", count=300)
@@ -83,19 +81,21 @@ def test_f74_a_task_that_is_claimed_and_waits_never_begins(
     # In one transaction: once the first one runs for long, nothing more of its type is claimed.
     queued = server.sql(
         "INSERT INTO scheduled_tasks (task_type, payload, run_at)"
-        " SELECT 'tick', CASE number WHEN 0 THEN '{\"seconds\": 3}' ELSE jsonb_build_object('note', %s::text) END,"
-        " now()"
+        " SELECT 'tick', CASE number WHEN 0 THEN jsonb_build_object('until', %s::text)"
+        " ELSE jsonb_build_object('note', %s::text) END, now()"
         " FROM generate_series(0, 50) AS number RETURNING id",
+        str(door),
         str(note),
         dsn=dsn,
     )
     first, *waiting = [number for (number,) in queued]
-    held = eventually(
-        lambda: [number for number in waiting if rows.row(number).status == "processing"], "some wait", timeout=3
-    )
+    held = eventually(lambda: [number for number in waiting if rows.row(number).status == "processing"], "some wait")
     victim = held[-1]
     assert rows.row(first).status == "processing"
     assert cancelling(victim).ids == [victim]
+    # Who hears no hints gives the others back, with it, because they wait behind a long one.
+    eventually(lambda: {rows.row(number).status for number in waiting} == {"queued", "cancelled"}, "it has let go")
+    door.touch()
     rows.all_ended()
     assert rows.row(victim).status == "cancelled"
     assert rows.row(first).status == "completed"
@@ -132,8 +132,15 @@ def test_f74_a_task_that_waits_for_its_retry_is_not_tried_again(
 
 
 def test_f74_cancels_at_random_moments(
-    rows: Rows, cancelling: Cancel, pgsched_cli: CommandLine, audit: Audit, dice: random.Random
+    server: Server,
+    dsn: str,
+    rows: Rows,
+    cancelling: Cancel,
+    pgsched_cli: CommandLine,
+    audit: Audit,
+    dice: random.Random,
 ) -> None:
+    history = History(server, dsn)
     ids = rows.add("nap", {"seconds": 0.05}, count=100)
     pgsched_cli("run", APP, "--processes", "2")
     eventually(audit.entries, "they run")
@@ -144,10 +151,13 @@ def test_f74_cancels_at_random_moments(
             cancelling(victims.pop())
         return not victims
 
-    eventually(cancelled_all, "all are cancelled", timeout=20)
+    eventually(cancelled_all, "all are cancelled")
     rows.all_ended()
     executions = {entry.task_id: entry for entry in audit.entries()}
     assert max(audit.executions().values()) == 1
+    claims = history.claims()
+    assert set(executions) <= set(claims), "a task began that was cancelled before anybody had claimed it"
+    assert max(claims.values()) == 1
     outcomes = {task_id: rows.row(task_id) for task_id in ids}
     print({status: sum(row.status == status for row in outcomes.values()) for status in ("completed", "cancelled")})
     for task_id, row in outcomes.items():
@@ -159,8 +169,4 @@ def test_f74_cancels_at_random_moments(
         else:
             assert row.status == "cancelled"
             assert row.result is None
-            if execution is not None:
-                # Claimed before the cancel; then it was stopped, or was through before the stop arrived.
-                assert execution.started < row.updated_at + SETTLED
-                assert execution.ended is None or execution.ended < row.updated_at + SETTLED
     assert {row.status for row in outcomes.values()} == {"completed", "cancelled"}

@@ -13,8 +13,8 @@ GRACE = 5.0
 """Seconds that a task has between the soft signal and SIGKILL."""
 GROWS = 1.0
 """Seconds that it takes to use too much memory, and to be killed half a second later."""
-PROMPT = 1.0
-"""Seconds; a tenth is usual, but the machine may be busy."""
+PROMPT = 10.0
+"""Seconds; a tenth of one is usual, but the machine may be busy. What is late waits for the poll interval, a minute."""
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_f65_an_end_of_any_kind_costs_one_attempt_at_once(
         assert again < PROMPT
 
     [healthy] = rows.add("nap")
-    eventually(lambda: rows.row(healthy).status == "completed", "the slot is filled again", timeout=5)
+    eventually(lambda: rows.row(healthy).status == "completed", "the slot is filled again")
     assert command.running
 
 

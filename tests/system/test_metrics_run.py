@@ -84,7 +84,7 @@ def address(command: Command) -> str:
 
 
 def scrape(command: Command) -> Scraped:
-    with urllib.request.urlopen(f"{address(command)}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{address(command)}/metrics", timeout=20) as answer:
         return Scraped(answer.read().decode())
 
 
@@ -102,7 +102,7 @@ def test_f80_totals_equal_the_table(
 ) -> None:
     enqueue(good=900, bad=40, deadly=20, slow=4)
     command = pgsched_cli("run", "metered:app", "--processes", "4")
-    eventually(lambda: all_ended(server, dsn), timeout=40, every=0.1)
+    eventually(lambda: all_ended(server, dsn), timeout=60, every=0.1)
     table = dict(server.sql("SELECT task_type || ' ' || status, count(*) FROM scheduled_tasks GROUP BY 1", dsn=dsn))
     failures = dict(
         server.sql(
@@ -180,8 +180,8 @@ def test_health_follows_the_life_of_the_supervisor(
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
     command = pgsched_cli("run", "metered:app", "--processes", "1", environment=environment)
     messages: list[str] = []
-    eventually(lambda: messages.append(manager.recv(4096).decode()) or _told(messages, "READY=1"), timeout=20)  # type: ignore[func-returns-value]
-    with urllib.request.urlopen(f"{address(command)}/healthz", timeout=5) as answer:
+    eventually(lambda: messages.append(manager.recv(4096).decode()) or _told(messages, "READY=1"))  # type: ignore[func-returns-value]
+    with urllib.request.urlopen(f"{address(command)}/healthz", timeout=20) as answer:
         assert answer.status == 200
     eventually(lambda: messages.append(manager.recv(4096).decode()) or _told(messages, "WATCHDOG=1"))  # type: ignore[func-returns-value]
     command.signal(signal.SIGTERM)
@@ -199,7 +199,7 @@ def test_a_failure_is_one_json_line_with_all_that_identifies_it(
 ) -> None:
     enqueue(deadly=1)
     command = pgsched_cli("run", "metered:app", "--processes", "1", "--log-format", "json")
-    eventually(lambda: all_ended(server, dsn), timeout=20)
+    eventually(lambda: all_ended(server, dsn))
     eventually(lambda: len(events(command, "task_crashed")) == 2)
     first, second = events(command, "task_crashed")
     task_id = server.value("SELECT id FROM scheduled_tasks", dsn=dsn)
@@ -260,9 +260,9 @@ def test_f13_a_standard_error_that_takes_nothing_stalls_nobody(
         stderr=output,
     )
     try:
-        eventually(lambda: all_ended(server, dsn), timeout=40, every=0.05)
+        eventually(lambda: all_ended(server, dsn), timeout=60, every=0.05)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(30) == 0
     finally:
         process.kill()
         process.wait()
@@ -280,7 +280,7 @@ def test_f82_no_password_in_what_is_shown(
     command = pgsched_cli(
         "run", "metered:app", "--processes", "1", environment={"PGPASSWORD": secret, "PGSCHED_DSN": dsn}
     )
-    eventually(lambda: all_ended(server, dsn), timeout=20)
+    eventually(lambda: all_ended(server, dsn))
     server.terminate(dsn, "pgsched%")
     command.wait_for("database_back")
     text = scrape(command).text

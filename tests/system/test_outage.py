@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.system.rows import Rows
 APP = "tests.system.tasks:app"
 ALONE = ("--processes", "1", "--lease", "100", "--reap-interval", "100", "--poll-interval", "100")
 """A supervisor that says nothing to the database of its own accord, but for a sample every five seconds."""
+WORK, UPKEEP = "pgsched work", "pgsched upkeep"
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def strike_who_waits(server: Server, dsn: str, name: str) -> None:
 
 def stops(command: Command) -> None:
     command.signal(signal.SIGTERM)
-    assert command.wait(10).code == 0, command
+    assert command.wait().code == 0, command
     assert "Traceback" not in command.err, command
 
 
@@ -71,7 +73,7 @@ def test_a_settle_whose_reply_is_lost_is_neither_lost_nor_fenced(
     with gate.closed():
         command = pgsched_cli("run", APP, *ALONE, environment=through(proxy))
         gate.wait_for_arrival()
-        proxy.swallow(under_way=True)
+        proxy.swallow(under_way=True, only=WORK)
     command.wait_for("database_lost")
     command.wait_for("database_back")
     stops(command)
@@ -92,20 +94,27 @@ def test_rows_of_a_claim_whose_reply_is_lost_come_back_as_strays(
     audit: Audit,
     server: Server,
     dsn: str,
+    tmp_path: Path,
 ) -> None:
     gate = Gate(server, dsn, CLAIM)
     options = ("--processes", "2", "--reap-interval", "1")
+    door = tmp_path / "door"
+    rows.add("hold", {"until": str(door)}, count=2)
     command = pgsched_cli("run", APP, *options, environment=through(proxy))
-    command.wait_for("registered")
+    # A worker that is still on its way up would be left out of the claim.
+    eventually(lambda: len(audit.entries()) == 2, "both workers are up")
+    door.touch()
+    rows.all_ended()
     with gate.closed():
         ids = rows.add("nap", count=2)
         gate.wait_for_arrival()
-        proxy.swallow(under_way=True)
+        # A reap may be under way too, and its reply comes first.
+        proxy.swallow(under_way=True, only=WORK)
     command.wait_for("database_lost")
-    rows.all_ended(timeout=10)
+    rows.all_ended()
     stops(command)
-    assert audit.executions() == dict.fromkeys(ids, 1)
-    assert history.claims() == dict.fromkeys(ids, 2)
+    executions, claims = audit.executions(), history.claims()
+    assert {task_id: (executions[task_id], claims[task_id]) for task_id in ids} == dict.fromkeys(ids, (1, 2))
     assert {rows.row(task_id)[:2] for task_id in ids} == {("completed", 0)}
 
 
@@ -130,7 +139,7 @@ def test_f41_a_write_whose_session_is_terminated_is_done_over_another(
     with gate.closed():
         [task_id] = rows.add(task_type, max_retries=3 if status == "queued" else 0)
         gate.wait_for_arrival()
-        strike_who_waits(server, dsn, "pgsched work")
+        strike_who_waits(server, dsn, WORK)
     eventually(lambda: rows.row(task_id).status == status, "the write was done again")
     stops(command)
     assert audit.executions() == {task_id: 1}
@@ -154,7 +163,7 @@ def test_f37_sessions_terminated_all_the_time_repeat_no_task(
             struck_at = time.monotonic()
         return rows.count("status = 'completed'") == len(ids)
 
-    eventually(all_ended, "every task is completed", timeout=40, every=0.02)
+    eventually(all_ended, "every task is completed", timeout=60, every=0.02)
     assert struck > 5, "hardly a session was hit"
     server.terminate(dsn, "pgsched %")
     [last] = rows.add("nap")
@@ -170,15 +179,17 @@ def test_f37_sessions_terminated_all_the_time_repeat_no_task(
 # A pooler keeps its own sessions to the server that has turned read-only, until it is told otherwise.
 @pytest.mark.unpooled
 def test_f36_a_server_that_has_turned_read_only_is_left_for_the_writable_one(
-    server: Server, dsn: str, rows: Rows, history: History, pgsched_cli: CommandLine
+    server: Server, dsn: str, rows: Rows, history: History, pgsched_cli: CommandLine, tmp_path: Path
 ) -> None:
     """F36: the sessions on it answer every question, and are dropped all the same."""
     database = database_of(dsn)
-    [task_id] = rows.add("tick", {"seconds": 0.7})
+    door = tmp_path / "door"
+    [task_id] = rows.add("tick", {"until": str(door)})
     command = pgsched_cli("run", APP, "--processes", "1", "--lease", "60", "--reap-interval", "0.5")
-    eventually(lambda: rows.row(task_id).status == "processing", "the task runs", timeout=20)
+    eventually(lambda: rows.row(task_id).status == "processing", "the task runs")
     server.sql(f'ALTER DATABASE "{database}" SET default_transaction_read_only = on')
     server.terminate(dsn, "pgsched %")
+    door.touch()
     later = time.monotonic() + 2.0
     eventually(lambda: time.monotonic() > later)
     assert rows.row(task_id).status == "processing", "the task has ended, and that could be written"
@@ -200,11 +211,11 @@ def test_f40_a_listener_whose_session_is_terminated_listens_again(
     def listeners() -> list[int]:
         return [found.pid for found in server.backends(dsn) if found.application_name == "pgsched listen"]
 
-    [first] = eventually(listeners, "it listens", timeout=20)
+    [first] = eventually(listeners, "it listens")
     assert server.terminate(dsn, "pgsched listen") == 1
-    eventually(lambda: [pid for pid in listeners() if pid != first], "it listens again", timeout=5)
+    eventually(lambda: [pid for pid in listeners() if pid != first], "it listens again")
     [task_id] = rows.add("tick")
-    eventually(lambda: rows.row(task_id).status == "completed", "the hint was heard", timeout=3)
+    eventually(lambda: rows.row(task_id).status == "completed", "the hint was heard")
     stops(command)
 
 
@@ -213,11 +224,11 @@ def test_f49_no_session_is_in_a_transaction_while_tasks_run(
 ) -> None:
     """F49: under limits that would end such a session, or a long statement."""
     database = database_of(dsn)
-    server.sql(f'ALTER DATABASE "{database}" SET idle_in_transaction_session_timeout = 500')
-    server.sql(f'ALTER DATABASE "{database}" SET statement_timeout = 1000')
-    rows.add("nap", {"seconds": 2.0}, count=2)
+    server.sql(f'ALTER DATABASE "{database}" SET idle_in_transaction_session_timeout = 1500')
+    server.sql(f'ALTER DATABASE "{database}" SET statement_timeout = 2500')
+    rows.add("nap", {"seconds": 3.0}, count=2)
     command = pgsched_cli("run", APP, "--processes", "2", "--reap-interval", "0.3", "--poll-interval", "0.3")
-    eventually(lambda: len(audit.entries()) == 2, "both tasks run", timeout=20)
+    eventually(lambda: len(audit.entries()) == 2, "both tasks run")
     looks, since = 0, 0.0
 
     def all_ended() -> bool:
@@ -225,7 +236,7 @@ def test_f49_no_session_is_in_a_transaction_while_tasks_run(
         looks += 1
         idle = [b for b in server.backends(dsn) if b.state.startswith("idle in transaction")]
         since = (since or time.monotonic()) if idle else 0.0
-        assert not since or time.monotonic() - since < 0.2, idle
+        assert not since or time.monotonic() - since < 1.0, idle
         return rows.count("status = 'completed'") == 2
 
     eventually(all_ended, "both tasks are completed", every=0.03)
@@ -241,18 +252,18 @@ def test_f62_the_reaper_needs_no_free_slot_and_survives_three_cuts_in_a_row(
     gate = Gate(server, dsn, REAP)
     [long] = rows.add("nap", {"seconds": 60.0}, priority=1)
     busy = pgsched_cli("run", APP, "--processes", "1", "--reap-interval", "0.3", "--drain-timeout", "0")
-    eventually(lambda: audit.executions() == {long: 1}, "its only slot is taken", timeout=20)
+    eventually(lambda: audit.executions() == {long: 1}, "its only slot is taken")
     [task_id] = rows.add("nap", {"seconds": 60.0})
     dying = pgsched_cli("run", APP, "--processes", "1", "--lease", "60")
-    eventually(lambda: task_id in audit.executions(), "the other one runs the other task", timeout=20)
+    eventually(lambda: task_id in audit.executions(), "the other one runs the other task")
     with gate.closed():
         dying.signal(signal.SIGKILL)
         for _ in range(3):
             gate.wait_for_arrival()
-            strike_who_waits(server, dsn, "pgsched upkeep")
+            strike_who_waits(server, dsn, UPKEEP)
             eventually(lambda: not server.waits_for_lock(dsn), "the session is gone")
         gate.wait_for_arrival()
-    eventually(lambda: rows.row(task_id)[:2] == ("queued", 1), "the task was reaped", timeout=5)
+    eventually(lambda: rows.row(task_id)[:2] == ("queued", 1), "the task was reaped")
     assert rows.row(long).status == "processing"
     [failure] = rows.failures(task_id)
     assert failure.outcome == "lost"
@@ -271,16 +282,16 @@ def test_an_attempt_counts_although_the_reply_of_its_reap_is_lost(
     gate = Gate(server, dsn, REAP)
     dying = pgsched_cli("run", APP, "--processes", "1")
     [task_id] = rows.add("nap", {"seconds": 60.0}, max_retries=0)
-    eventually(lambda: task_id in audit.executions(), "the task runs", timeout=20)
+    eventually(lambda: task_id in audit.executions(), "the task runs")
     other = pgsched_cli("run", APP, "--processes", "1", "--reap-interval", "0.5", environment=through(proxy))
     other.wait_for("registered")
     with gate.closed():
         dying.signal(signal.SIGKILL)
         gate.wait_for_arrival()
-        proxy.swallow(under_way=True)
+        proxy.swallow(under_way=True, only=UPKEEP)
     other.wait_for("database_lost")
-    eventually(lambda: rows.row(task_id).status in ("failed", "completed", "queued"), "it is settled", timeout=10)
-    eventually(lambda: rows.row(task_id).status == "failed", "its only attempt was the first", timeout=5)
+    eventually(lambda: rows.row(task_id).status in ("failed", "completed", "queued"), "it is settled")
+    eventually(lambda: rows.row(task_id).status == "failed", "its only attempt was the first")
     stops(other)
     assert audit.executions() == {task_id: 1}
     assert [failure.outcome for failure in rows.failures(task_id)] == ["lost"]
@@ -294,7 +305,7 @@ def test_f86_an_outage_of_any_kind_is_told_in_a_few_lines(
     [running] = rows.add("nap", {"seconds": 1.0})
     options = ("--processes", "2", "--lease", "100", "--db-timeout", "0.5", "--reap-interval", "0.5")
     command = pgsched_cli("run", APP, *options, environment=through(proxy))
-    eventually(lambda: len(audit.entries()) == 1, "the task runs", timeout=20)
+    eventually(lambda: len(audit.entries()) == 1, "the task runs")
     before = proxy.accepted
     began = time.monotonic()
 
@@ -314,9 +325,9 @@ def test_f86_an_outage_of_any_kind_is_told_in_a_few_lines(
     seconds = time.monotonic() - began
     assert (proxy.accepted - before) / seconds < 10, "it hammers the server"
     proxy.pass_on()
-    command.wait_for("database_back", timeout=10)
+    command.wait_for("database_back")
     [later] = rows.add("nap")
-    rows.all_ended(timeout=15)
+    rows.all_ended()
     assert audit.executions() == {running: 1, later: 1}
     # At the stop it finds out that its lease's connection, unused since, is dead too.
     told = warnings(command)
@@ -325,4 +336,4 @@ def test_f86_an_outage_of_any_kind_is_told_in_a_few_lines(
     assert sum("database_lost" in line for line in told) == 1, command
     assert "not_deregistered" not in command.err
     [back] = [line for line in told if "database_back" in line]
-    assert float(re.search(r"seconds=([\d.]+)", back)[1]) > seconds - 2  # type: ignore[index]
+    assert float(re.search(r"seconds=([\d.]+)", back)[1]) > seconds / 2  # type: ignore[index]

@@ -91,13 +91,13 @@ def test_f39_run_says_in_one_line_that_the_option_is_missing(
     if told:
         rows.all_ended()
         command.signal(signal.SIGTERM)
-        assert command.wait(10).code == 0, command
+        assert command.wait().code == 0, command
         assert "WARNING" not in command.err, command
     else:
         command.wait_for(WARNING)
         assert re.search("give (--pooled|PGSCHED_POOLED)$", command.err, re.MULTILINE)
         command.signal(signal.SIGTERM)
-        command.wait(20)
+        command.wait()
     assert command.err.count(WARNING) == (not told), command
 
 
@@ -124,11 +124,11 @@ def watch_locks(environment: dict[str, str], server: Server, dsn: str, pgsched_c
         return not rows.count("status IN ('queued', 'processing')")
 
     rows.add("tick", count=3000)
-    eventually(through_with_it, "all have run", timeout=30, every=0.0)
+    eventually(through_with_it, "all have run", every=0.0)
     assert most <= CLAIM_LOCKS
-    eventually(lambda: not server.leftovers(dsn), "no lock while it is idle", timeout=3)
+    eventually(lambda: not server.leftovers(dsn), "no lock while it is idle")
     rows.add("tick", count=3000)
-    eventually(lambda: rows.count("status = 'completed'") > 3100, "it is in the middle of it", timeout=20, every=0.0)
+    eventually(lambda: rows.count("status = 'completed'") > 3100, "it is in the middle of it", every=0.0)
     command.signal(signal.SIGKILL)
-    command.wait(10)
-    eventually(lambda: not server.leftovers(dsn), "no lock, no transaction", timeout=3)
+    command.wait()
+    eventually(lambda: not server.leftovers(dsn), "no lock, no transaction")

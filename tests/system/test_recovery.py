@@ -30,7 +30,7 @@ def test_f66_executions_are_one_more_than_retries_whatever_the_failure(
         for retries, way in itertools.product([0, 1, 3], ways)
     }
     pgsched_cli("run", APP, "--processes", "4")
-    rows.all_ended(timeout=40)
+    rows.all_ended(timeout=60)
     executions, claims = audit.executions(), history.claims()
     kinds = {"raise": "raised", "kill": "crashed", "oversleep": "timed_out"}
     for task_id, (retries, way) in wanted.items():
@@ -61,7 +61,7 @@ def test_f65_a_task_that_kills_its_supervisor_ends_as_well(rows: Rows, pgsched_c
             command = pgsched_cli("run", APP, *options)
         return not rows.count("status IN ('queued', 'processing')")
 
-    eventually(ended, "both tasks have ended", timeout=30, every=0.05)
+    eventually(ended, "both tasks have ended", timeout=60, every=0.05)
     row, failures = rows.row(poison), rows.failures(poison)
     assert (row.status, row.retry_count, deaths) == ("failed", 2, 3)
     assert audit.executions()[poison] == 3
@@ -77,10 +77,10 @@ def test_f58_tasks_longer_than_the_lease_are_run_once_by_two_supervisors(
 ) -> None:
     """F58, F61: whether they run or wait."""
     history = History(server, dsn)
-    ids = rows.add("nap", {"seconds": 3}, count=8)
-    options = ("--processes", "1", "--lease", "2", "--reap-interval", "0.5")
+    ids = rows.add("nap", {"seconds": 5}, count=6)
+    options = ("--processes", "1", "--lease", "4", "--reap-interval", "0.5")
     commands = [pgsched_cli("run", APP, *options) for _ in range(2)]
-    rows.all_ended(timeout=30)
+    rows.all_ended(timeout=60)
     assert audit.executions() == dict.fromkeys(ids, 1)
     assert {entry.parent for entry in audit.entries()} == {command.pid for command in commands}
     assert all(rows.row(task_id).retry_count == 0 for task_id in ids)
@@ -92,8 +92,8 @@ def test_f63_a_task_that_holds_the_interpreter_for_three_leases_is_run_once(
 ) -> None:
     """F59, F63: the lease is the parent's, and user code cannot starve it."""
     history = History(server, dsn)
-    ids = rows.add("hold_interpreter", {"seconds": 6}, count=2)
-    options = ("--lease", "2", "--reap-interval", "0.5")
+    ids = rows.add("hold_interpreter", {"seconds": 12}, count=2)
+    options = ("--lease", "4", "--reap-interval", "0.5")
     holder = pgsched_cli("run", APP, "--processes", "2", *options)
     eventually(lambda: len(audit.entries()) == 2, "both run")
     other = pgsched_cli("run", APP, "--processes", "1", *options)

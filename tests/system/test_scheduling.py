@@ -4,17 +4,18 @@ import functools
 import itertools
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.audit import Audit
-from tests.support import Server, eventually
+from tests.support import FULL, Server, database_of, eventually
 from tests.system.conftest import CommandLine
 from tests.system.rows import Rows
 
 APP = "tests.system.tasks:app"
-PATIENCE = 1.0
-"""Seconds that a tiny task may wait beside a long one, on a machine that has other things to do."""
+FUTURE, QUIET = (1_000_000, 10.0) if FULL else (100_000, 3.0)
+"""Tasks that are due tomorrow, and seconds in which nothing is due."""
 
 
 @pytest.fixture
@@ -22,46 +23,34 @@ def rows(server: Server, dsn: str) -> Rows:
     return Rows(server, dsn)
 
 
-def waits(server: Server, dsn: str, ids: list[int]) -> list[float]:
-    """Seconds from due to done of each task that has completed."""
-    found = server.sql(
-        "SELECT extract(epoch FROM finished_at - run_at)::float8 FROM scheduled_tasks"
-        " WHERE id = ANY (%s) AND status = 'completed'",
-        ids,
-        dsn=dsn,
-    )
-    return [seconds for (seconds,) in found]
-
-
-@pytest.mark.unpooled
-def test_tiny_tasks_go_on_beside_a_long_one(
-    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
-) -> None:
+def test_tiny_tasks_go_on_beside_a_long_one(rows: Rows, pgsched_cli: CommandLine, tmp_path: Path) -> None:
     """Those that were sent ahead to the worker of a task that turns out long are taken back."""
+    door = tmp_path / "door"
     pgsched_cli("run", APP, "--processes", "2")
     # Teaches the supervisor that they are tiny.
     rows.add("tick", count=500)
     rows.all_ended()
-    tiny = rows.add("tick", count=300)
-    [long] = rows.add("tick", {"seconds": 5})
-    tiny += rows.add("tick", count=300)
+    rows.add("tick", count=300)
+    [long] = rows.add("tick", {"until": str(door)})
+    rows.add("tick", count=300)
     eventually(lambda: rows.row(long).status == "processing", "the long one runs")
     for _ in range(5):
-        tiny += rows.add("tick", count=20)
+        rows.add("tick", count=20)
         eventually(lambda: not rows.count("status IN ('queued', 'processing')") - 1, "the tiny ones are through")
-    assert rows.row(long).status == "processing", "they were not through before the long one ended"
-    slowest = max(waits(server, dsn, tiny))
-    print(f"the slowest of {len(tiny)} took {slowest:.3f} s")
-    assert slowest < PATIENCE
+    assert rows.row(long).status == "processing"
+    door.touch()
+    rows.all_ended()
 
 
 def test_f71_one_supervisor_does_not_hoard_what_another_could_run(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
-    ids = rows.add("nap", {"seconds": 1.5}, count=10)
+    ids = rows.add("nap", {"seconds": 1.5}, count=2)
     first = pgsched_cli("run", APP, "--processes", "2")
     eventually(lambda: len(audit.entries()) == 2, "the first runs two")
     second = pgsched_cli("run", APP, "--processes", "2")
+    second.wait_for("registered")
+    ids += rows.add("nap", {"seconds": 1.5}, count=8)
     most = 0
 
     def ended() -> bool:
@@ -72,15 +61,13 @@ def test_f71_one_supervisor_does_not_hoard_what_another_could_run(
         most = max([most, *(count for (count,) in holds)])
         return not rows.count("status IN ('queued', 'processing')")
 
-    eventually(ended, "all have ended", timeout=15)
+    eventually(ended, "all have ended")
     assert most == 2, "more was claimed than could be run"
     entries = audit.entries()
     assert audit.executions() == dict.fromkeys(ids, 1)
     shares = [sum(entry.parent == command.pid for entry in entries) for command in (first, second)]
+    print(f"shares {shares}")
     assert min(shares) >= 2
-    took = max(entry.started for entry in entries) - min(entry.started for entry in entries)
-    print(f"shares {shares}, the last began {took:.2f} s after the first")
-    assert took < 3.5 * 1.5, "the first alone would have begun the last one after 4 rounds"
 
 
 def test_f67_what_nobody_here_knows_is_left_alone_and_delays_nothing(
@@ -90,7 +77,7 @@ def test_f67_what_nobody_here_knows_is_left_alone_and_delays_nothing(
     near = rows.add("Nap", priority=5) + rows.add("nap ", priority=5) + rows.add("", priority=5)
     known = rows.add("nap", count=10)
     pgsched_cli("run", APP, "--processes", "1")
-    eventually(lambda: rows.count("status = 'completed'") == 10, "the known ones are run", timeout=5)
+    eventually(lambda: rows.count("status = 'completed'") == 10, "the known ones are run")
     assert audit.executions() == dict.fromkeys(known, 1)
     left = server.sql(
         "SELECT status, fence, retry_count FROM scheduled_tasks WHERE id = ANY (%s)", strange + near, dsn=dsn
@@ -99,7 +86,7 @@ def test_f67_what_nobody_here_knows_is_left_alone_and_delays_nothing(
     # The rolling deploy goes on.
     pgsched_cli.module("newer", NEWER)
     pgsched_cli("run", "newer:app", "--processes", "1")
-    eventually(lambda: rows.count("status = 'completed'") == 110, "the new code runs the rest", timeout=10)
+    eventually(lambda: rows.count("status = 'completed'") == 110, "the new code runs the rest")
     assert rows.count("status = 'queued'") == 3
 
 
@@ -114,17 +101,17 @@ def new() -> None: ...
 
 
 @pytest.mark.unpooled
-def test_f70_a_hundred_thousand_future_tasks_of_high_priority_cost_nothing(
+def test_f70_future_tasks_of_high_priority_cost_nothing(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
     """Just after they came: the planner knows nothing of them."""
-    rows.add("nap", count=100_000, due=86400, priority=10)
+    rows.add("nap", count=FUTURE, due=86400, priority=10)
     now = rows.add("nap", count=10)
     commands = [pgsched_cli("run", APP, "--processes", "1") for _ in range(2)]
     for command in commands:
         command.wait_for("registered")
     started = time.monotonic()
-    eventually(lambda: rows.count("status = 'completed'") == 10, "those that are due are run", timeout=8)
+    eventually(lambda: rows.count("status = 'completed'") == 10, "those that are due are run")
     print(f"ten due tasks in {time.monotonic() - started:.3f} s")
     assert audit.executions() == dict.fromkeys(now, 1)
     before = read_rows(server, dsn)
@@ -137,10 +124,22 @@ def test_f70_a_hundred_thousand_future_tasks_of_high_priority_cost_nothing(
     read = read_rows(server, dsn) - before
     print(f"{read} live rows were read for five tasks")
     assert read < 5_000
+    began, before = time.monotonic(), transactions(server, dsn)
+    until = began + QUIET
+    eventually(lambda: time.monotonic() >= until)
+    rate = (transactions(server, dsn) - before) / (time.monotonic() - began)
+    print(f"{rate:.1f} transactions a second of two idle supervisors")
+    # Each looks once a second, and renews and reaps every five; a loop that does not rest makes hundreds.
+    assert rate < 60
 
 
 def completed(rows: Rows, task_id: int) -> bool:
     return rows.row(task_id).status == "completed"
+
+
+def transactions(server: Server, dsn: str) -> int:
+    """How many there were so far in the test's database."""
+    return int(server.value("SELECT xact_commit FROM pg_stat_database WHERE datname = %s", database_of(dsn)))
 
 
 def read_rows(server: Server, dsn: str) -> int:
@@ -185,11 +184,11 @@ def test_f75_a_recovered_task_keeps_its_place(rows: Rows, pgsched_cli: CommandLi
     eventually(audit.entries, "it runs")
     command.signal(signal.SIGKILL)
     command.wait()
-    rows.add("nap", {"seconds": 0.05}, count=20, priority=1)
+    rows.add("nap", {"seconds": 0.05}, count=40, priority=1)
     pgsched_cli("run", APP, *options)
     rows.all_ended()
     order = [entry.task_id for entry in audit.entries()]
     assert order[0] == important
     # The successor may have begun with others before it has found its predecessor dead.
-    assert order[1:].index(important) < 10
+    assert order[1:].index(important) < 30
     assert rows.row(important).retry_count == 1

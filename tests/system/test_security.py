@@ -72,7 +72,7 @@ def test_a_supervisor_needs_no_more_than_its_grants(
     [old] = rows.add("nap")
     options = ("--processes", "2", "--lease", "60", "--reap-interval", "0.5")
     first = pgsched_cli("run", APP, *options, environment=environment)
-    rows.all_ended(timeout=20)
+    rows.all_ended()
     [held] = rows.add("nap", {"seconds": 1})
     [cancelled] = rows.add("nap", {"seconds": 60})
     eventually(lambda: {rows.row(each).status for each in (held, cancelled)} == {"processing"})
@@ -82,7 +82,7 @@ def test_a_supervisor_needs_no_more_than_its_grants(
     [waiting] = rows.add("chain", {"left": 2})
     failing = [rows.add("doomed", {"ways": [way]}, max_retries=1)[0] for way in ("raise", "kill", "oversleep")]
     second = pgsched_cli("run", APP, *options, environment=environment)
-    rows.all_ended(timeout=40)
+    rows.all_ended(timeout=60)
     assert {rows.row(each).status for each in (old, held, waiting)} == {"completed"}
     assert {rows.row(each).status for each in failing} == {"failed"}
     assert all(len(rows.failures(each)) == 2 for each in failing)
@@ -107,9 +107,9 @@ def test_tasks_enqueue_without_being_told_and_nobody_else_learns_the_password(
     environment = {"PGSCHED_DSN": supervisor.dsn, "PGPASSWORD": OTHER_SECRET}
     command = pgsched_cli("run", "enqueuers:app", "--processes", "2", "--start-method", method, environment=environment)
     [first], [bad] = rows.add("first"), rows.add("bad", max_retries=0)
-    rows.all_ended(timeout=20)
+    rows.all_ended()
     eventually(lambda: server.value("SELECT count(*) FROM scheduled_tasks", dsn=dsn) == 4)
-    rows.all_ended(timeout=20)
+    rows.all_ended()
     assert rows.row(first).result == {"before": False, "after": True}
     [[found]] = server.sql("SELECT result FROM scheduled_tasks WHERE task_type = 'second'", dsn=dsn)
     assert found == {"PGSCHED_DSN": True, "PGPASSWORD": True}
@@ -143,7 +143,7 @@ def _pages(command: Command) -> dict[str, str]:
     address = command.wait_for(r"metrics_served.*?(http://[^\s\"]+)")[1]
     found = {}
     for page in ("/metrics", "/healthz"):
-        with urllib.request.urlopen(address + page, timeout=10) as answer:
+        with urllib.request.urlopen(address + page, timeout=20) as answer:
             found[page] = answer.read().decode()
     return found
 

@@ -34,7 +34,7 @@ def rows(server: Server, dsn: str) -> Rows:
 
 
 def nothing_left(command: Command) -> None:
-    eventually(lambda: not command.processes(), "no process is left over", timeout=2)
+    eventually(lambda: not command.processes(), "no process is left over")
 
 
 def given_back(rows: Rows, ids: list[int]) -> None:
@@ -50,12 +50,12 @@ def test_f29_ctrl_c(presses: int, rows: Rows, pgsched_cli: CommandLine, audit: A
     keyboard, terminal = pty.openpty()
     try:
         command = pgsched_cli("run", APP, "--processes", "2", wrapper=ON_A_TERMINAL, stdin=terminal)
-        eventually(lambda: len(audit.entries()) == 2, "both tasks run", timeout=20)
+        eventually(lambda: len(audit.entries()) == 2, "both tasks run")
         os.write(keyboard, CTRL_C)
         command.wait_for("state=draining")
         if presses == 2:
             os.write(keyboard, CTRL_C)
-        ended = command.wait(5)
+        ended = command.wait()
     finally:
         os.close(keyboard)
         os.close(terminal)
@@ -77,14 +77,13 @@ def test_f30_a_second_signal_gives_the_rows_back_at_once(
 ) -> None:
     """F30."""
     ids = rows.add("nap", {"seconds": 60.0}, count=2)
-    command = pgsched_cli("run", APP, "--processes", "2")
-    eventually(lambda: len(audit.entries()) == 2, "both tasks run", timeout=20)
+    # Only the signal can end it before the tasks are through.
+    command = pgsched_cli("run", APP, "--processes", "2", "--drain-timeout", "100")
+    eventually(lambda: len(audit.entries()) == 2, "both tasks run")
     command.signal(signal.SIGTERM)
     command.wait_for("state=draining")
-    signalled = time.monotonic()
     command.signal(second)
-    assert command.wait(5).code == 7, command
-    assert time.monotonic() - signalled < 2.0
+    assert command.wait().code == 7, command
     nothing_left(command)
     given_back(rows, ids)
     assert not any(rows.failures(task_id) for task_id in ids)
@@ -96,13 +95,15 @@ def test_f30_a_second_signal_does_not_wait_for_a_silent_database(
 ) -> None:
     """F30: what cannot be given back is left to the lease."""
     ids = rows.add("nap", {"seconds": 60.0}, count=2)
-    command = pgsched_cli("run", APP, "--processes", "2", environment={"PGSCHED_DSN": proxy.dsn})
-    eventually(lambda: len(audit.entries()) == 2, "both tasks run", timeout=20)
+    # Only the signal can end it before each of them.
+    options = ("--processes", "2", "--db-timeout", "60", "--lease", "100", "--drain-timeout", "100")
+    command = pgsched_cli("run", APP, *options, environment={"PGSCHED_DSN": proxy.dsn})
+    eventually(lambda: len(audit.entries()) == 2, "both tasks run")
     proxy.silence()
     command.signal(signal.SIGTERM)
     command.wait_for("state=draining")
     command.signal(signal.SIGTERM)
-    assert command.wait(4).code == 7, command
+    assert command.wait().code == 7, command
     nothing_left(command)
     assert "Traceback" not in command.err
     assert {rows.row(task_id)[:2] for task_id in ids} == {("processing", 0)}
@@ -115,7 +116,7 @@ from pgsched import App
 
 app = App()
 Path("importing").touch()
-time.sleep(30)
+time.sleep(100)
 """
 
 
@@ -123,13 +124,11 @@ def test_f30_five_signals_before_the_pool_is_up(server: Server, dsn: str, pgsche
     """F30: while the user's module is being imported."""
     pgsched_cli.module("slow_import", SLOW_IMPORT)
     command = pgsched_cli("run", "slow_import:app", "--processes", "2")
-    eventually((pgsched_cli.directory / "importing").exists, "the module is being imported", timeout=20)
-    signalled = time.monotonic()
+    eventually((pgsched_cli.directory / "importing").exists, "the module is being imported")
     for _ in range(5):
         command.signal(signal.SIGTERM)
-    ended = command.wait(5)
+    ended = command.wait()
     assert ended.code in (0, 7), command
-    assert time.monotonic() - signalled < 2.0
     assert "Traceback" not in ended.err, command
     nothing_left(command)
     assert server.value("SELECT count(*) FROM pgsched_supervisors", dsn=dsn) == 0
@@ -148,7 +147,7 @@ def test_f30_a_signal_at_any_time_of_the_start_is_no_traceback(
         eventually(lambda at=at: time.monotonic() >= at)  # type: ignore[misc]
         command.signal(number)
     for command in commands:
-        ended = command.wait(10)
+        ended = command.wait()
         if number == signal.SIGINT and " INFO " not in ended.err:
             # Python itself answers an interrupt that comes before the first line of ours, in its own words.
             assert ended.code != 0, command
@@ -199,11 +198,11 @@ def test_f35_as_process_1_it_drains_and_collects_what_is_orphaned(
     command = pgsched_cli("run", "orphans:app", "--processes", "2", wrapper=NAMESPACE)
     rows.all_ended()
     [supervisor] = [found.pid for found in descendants(command.pid) if found.parent == command.pid]
-    eventually(lambda: not zombies_below(supervisor), "the orphans are collected", timeout=5)
+    eventually(lambda: not zombies_below(supervisor), "the orphans are collected")
     rows.add("rest", count=2)
     eventually(lambda: len(audit.entries()) == 2, "both tasks run")
     os.kill(supervisor, signal.SIGTERM)
-    assert command.wait(10).code == 0, command
+    assert command.wait().code == 0, command
     assert rows.count("status = 'completed'") == 22
     nothing_left(command)
 
@@ -219,18 +218,18 @@ def test_f10_f61_a_killed_supervisor_leaves_nothing_and_its_successor_takes_over
     ids = rows.add("nap", {"seconds": 60.0}, count=2)
     options = ("--processes", "3", "--lease", "60", "--reap-interval", "60")
     first = pgsched_cli("run", APP, *options)
-    eventually(lambda: len(audit.entries()) == 2, "both tasks run", timeout=20)
+    eventually(lambda: len(audit.entries()) == 2, "both tasks run")
     below = [found.pid for found in first.processes()]
     assert len(below) > 4, "supervisor, forkserver and three workers"
     os.kill(first.pid, signal.SIGKILL)
-    eventually(lambda: all(gone(pid) for pid in below), "workers and forkserver are gone", timeout=2)
+    eventually(lambda: all(gone(pid) for pid in below), "workers and forkserver are gone")
     assert process(first.pid) is not None
     second = pgsched_cli("run", APP, *options)
     second.wait_for("registered")
-    eventually(lambda: len(audit.entries()) == 4, "the tasks run again", timeout=2)
+    eventually(lambda: len(audit.entries()) == 4, "the tasks run again")
     assert set(audit.executions().values()) == {2}
     assert {rows.row(task_id).retry_count for task_id in ids} == {1}
     second.signal(signal.SIGTERM)
     second.wait_for("state=draining")
     second.signal(signal.SIGTERM)
-    assert second.wait(5).code == 7, second
+    assert second.wait().code == 7, second

@@ -55,7 +55,7 @@ def test_every_task_ends_by_the_rules_while_workers_and_supervisors_die(
         nonlocal victim, killed_at, kills
         if time.monotonic() - killed_at > STORM:
             victim.signal(signal.SIGKILL)
-            victim.wait(5)
+            victim.wait()
             victim = pgsched_cli("run", "storm:app", *options)
             killed_at = time.monotonic()
             kills += 1
@@ -68,7 +68,7 @@ def test_every_task_ends_by_the_rules_while_workers_and_supervisors_die(
     victim.wait_for("registered")
     for command in (steady, victim):
         command.signal(signal.SIGTERM)
-        assert command.wait(20).code == 0, command
+        assert command.wait().code == 0, command
 
     rows = server.sql("SELECT id, status, retry_count, max_retries FROM scheduled_tasks", dsn=dsn)
     assert len(rows) == TASKS
@@ -117,7 +117,7 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
         " FROM generate_series(1, 2)",
         dsn=dsn,
     )
-    options = ("--processes", "2", "--lease", "2", "--reap-interval", "0.5")
+    options = ("--processes", "2", "--lease", "4", "--reap-interval", "0.5")
     frozen = pgsched_cli("run", "freeze:app", *options)
     eventually(lambda: len(audit.entries()) == 2, "both tasks run")
     old = {entry.pid for entry in audit.entries()}
@@ -125,7 +125,7 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
         other = pgsched_cli("run", "freeze:app", *options)
-        eventually(lambda: len(audit.entries()) == 4, "the other runs them again", timeout=20)
+        eventually(lambda: len(audit.entries()) == 4, "the other runs them again")
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
     frozen.wait_for("lease_lost")
@@ -133,7 +133,6 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
     eventually(
         lambda: server.value("SELECT count(*) FROM scheduled_tasks WHERE status = 'completed'", dsn=dsn) == 2,
         "both tasks are completed",
-        timeout=20,
     )
     assert not [c for c in history.changes() if c.owner_before == first and c.after not in ("processing",)], (
         "a claim of the frozen supervisor was settled"
@@ -141,7 +140,7 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
     assert set(server.sql("SELECT retry_count, result FROM scheduled_tasks", dsn=dsn)) == {(1, "done")}
 
     other.signal(signal.SIGTERM)
-    assert other.wait(20).code == 0
+    assert other.wait().code == 0
     server.sql(
         "INSERT INTO scheduled_tasks (task_type, payload, run_at) VALUES ('slow', '{\"seconds\": 0}', now())", dsn=dsn
     )
@@ -150,7 +149,7 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
         "the thawed one registers anew and works on",
     )
     frozen.signal(signal.SIGTERM)
-    assert frozen.wait(20).code == 0
+    assert frozen.wait().code == 0
 
 
 STUBBORN = """
@@ -188,4 +187,4 @@ def test_a_worker_that_will_not_stop_does_not_outlive_the_lease_that_was_lost(
         os.kill(frozen.pid, signal.SIGCONT)
     frozen.wait_for("lease_lost")
     # The grace of any other stop is five seconds.
-    eventually(lambda: gone(running.pid), "its worker was killed", timeout=2.5)
+    eventually(lambda: gone(running.pid), "its worker was killed", timeout=4.5)

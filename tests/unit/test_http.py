@@ -297,7 +297,7 @@ async def test_a_client_that_never_stops_sending_is_given_up(monkeypatch: pytest
             writer.write(get("/metrics"))
             writer.write(b"x" * 101)
             # It neither goes away nor says that this was all.
-            await eventually_async(lambda: not _open_connections(), timeout=5)
+            await eventually_async(lambda: not _open_connections())
             writer.close()
 
 

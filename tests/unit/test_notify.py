@@ -15,7 +15,7 @@ from pgsched.ops.notify import Notifier
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
     """The service manager's socket, and how NOTIFY_SOCKET names it."""
     receiving = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    receiving.settimeout(5)
+    receiving.settimeout(30)
     if request.param == "path":
         name = str(tmp_path / "notify")
         receiving.bind(name)
@@ -60,7 +60,7 @@ def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
         notifier = Notifier(str(tmp_path / "notify"))
         started = time.monotonic()
         sent = [notifier.alive() for _ in range(5000)]
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert sent[0]
         assert not sent[-1]
         notifier.close()

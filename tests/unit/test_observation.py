@@ -85,7 +85,7 @@ def stderr(tmp_path_factory: pytest.TempPathFactory) -> Stderr:
 
 async def fetch(url: str) -> str:
     def get() -> str:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             text: bytes = answer.read()
         return text.decode()
 
