@@ -21,12 +21,16 @@ class Outbox:
     """One worker's reports that are not sent yet.
 
     :param memory: shared with the parent.
+    :param check: raises OSError when the socket is not ours any more; called before anything is sent.
     :param cpu_seconds: what the process has used; asked once for each datagram.
     """
 
-    def __init__(self, sock: socket.socket, memory: memoryview, cpu_seconds: Callable[[], float]) -> None:
+    def __init__(
+        self, sock: socket.socket, memory: memoryview, check: Callable[[], None], cpu_seconds: Callable[[], float]
+    ) -> None:
         self._sock = sock
         self._memory = memory
+        self._check = check
         self._cpu_seconds = cpu_seconds
         self._end = records.HEAD.size
         self._since = 0.0
@@ -44,6 +48,7 @@ class Outbox:
             self.flush()
             end = self._end + len(record)
             if end + records.END_MARK > len(self._memory):
+                self._check()
                 wire.send_long(self._sock, records.encode_head(self._cpu_seconds()) + record)
                 return
         if failed:
@@ -65,6 +70,7 @@ class Outbox:
         """
         if not self.count:
             return
+        self._check()
         self._memory[: records.HEAD.size] = records.encode_head(self._cpu_seconds())
         self._sock.send(self._memory[: self._end])
         self._end = records.HEAD.size

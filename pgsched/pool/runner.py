@@ -86,7 +86,8 @@ class Runner:
         self._result_limit = result_limit
         self._max_memory = max_memory
         self._recorder = recorder
-        self._outbox = Outbox(sock, page.outbox, cpu_seconds)
+        self._ends = [(end.fileno(), _inode(end.fileno())) for end in (sock, tickets)]
+        self._outbox = Outbox(sock, page.outbox, self._check, cpu_seconds)
         self._poll = select.poll()
         for end in (sock, tickets):
             self._poll.register(end, select.POLLIN)
@@ -140,8 +141,18 @@ class Runner:
             self._runs.extend(wire.decode_runs(*self._received()))
 
     def _received(self, flags: int = 0) -> tuple[bytes, list[int]]:
+        self._check()
         frame, descriptors = wire.receive(self._sock, flags)
         return self._checked(frame), descriptors
+
+    def _check(self) -> None:
+        """A task may have closed our sockets, and whatever it has opened since may have their numbers.
+
+        :raises OSError: it has.
+        """
+        for descriptor, inode in self._ends:
+            if _inode(descriptor) != inode:
+                raise OSError("a task has closed its sockets, and has opened something else in their place")
 
     def _checked(self, received: bytes) -> bytes:
         if not received:
@@ -258,6 +269,10 @@ class Runner:
         if error is not None:
             sys.stderr.write(f"pgsched: the worker cannot speak to its supervisor: {error}\n")
         os._exit(LOST_PARENT)
+
+
+def _inode(descriptor: int) -> int:
+    return os.fstat(descriptor).st_ino
 
 
 def cpu_seconds() -> float:

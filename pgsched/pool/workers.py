@@ -226,9 +226,10 @@ class Workers:
         self.idle.pop(slot.number, None)
         self.busy.pop(slot.number, None)
         self._readable(slot, process, frames=_LAST_FRAMES)
+        sent = slot.tasks
         self._salvage(slot)
         foreign = death.signal == signal.SIGKILL and slot.reason is None
-        booting, tasks = slot.state is SlotState.BOOTING, slot.tasks
+        booting, tasks, unsent = slot.state is SlotState.BOOTING, slot.tasks, slot.tasks > sent
         ended = slot.vacate(death, time.monotonic(), self._out_of_memory.killed() if foreign else False)
         crashed = [each for each in ended if each[1].pid is not None]
         reason = slot.reason or ("crashed" if crashed else "boot" if booting else "idle")
@@ -243,7 +244,8 @@ class Workers:
         self._on_event("worker_ended", fields)
         if slot.surplus:
             self.slots.pop(slot.number, None)
-        self.filler.emptied(slot, death, under_task=bool(crashed))
+        # Between a task's end and its report a worker does nothing that could end it: the task has spoilt it.
+        self.filler.emptied(slot, death, under_task=bool(crashed) or unsent)
         self.filler.turn(time.monotonic())
         self._mind_roll()
         self._on_change()

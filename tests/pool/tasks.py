@@ -10,6 +10,7 @@ import random
 import re
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -410,8 +411,20 @@ def scribble(rubbish: str) -> None:
 
 
 @app.task
-def close_everything() -> None:
+def close_everything(size: int = 0) -> str:
     os.closerange(3, 256)
+    return "x" * size
+
+
+_seized: list[socket.socket] = []
+
+
+@app.task
+def seize_everything(size: int = 0) -> str:
+    """Close every descriptor, and keep sockets in their place."""
+    os.closerange(3, 256)
+    _seized.extend(itertools.chain.from_iterable(socket.socketpair() for _ in range(64)))
+    return "x" * size
 
 
 @app.task(memory="128MiB")

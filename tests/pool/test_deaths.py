@@ -450,3 +450,29 @@ async def test_f04_idle_workers_killed_by_hand_are_replaced_and_counted() -> Non
             for _ in range(10):
                 await harness.value("add", '{"a": 1}')
             assert harness.pool.restarts.total() == processes
+
+
+@METHODS
+@pytest.mark.parametrize("task_type", ["close_everything", "seize_everything"])
+async def test_a_task_that_takes_its_workers_sockets_is_told_so(method: str, task_type: str) -> None:
+    async with pooled(start_method=method) as harness:
+        # A short result waits in shared memory, where the parent finds it; a long one is lost with the worker.
+        for size in (3, 100_000):
+            await harness.free()
+            pid = harness.worker()
+            outcome = await harness.run(task_type, json.dumps({"size": size}))
+            if size == 3:
+                assert (outcome.kind, outcome.result) == (OutcomeKind.RETURNED, '"xxx"')
+            else:
+                assert outcome.failure is not None
+                assert outcome.failure.error == "exited with code 70 during the task"
+                assert "cannot speak to its supervisor" in (outcome.failure.stderr or "")
+            await refilled(harness, pid)
+
+
+async def test_tasks_that_spoil_their_worker_and_return_do_not_end_the_pool() -> None:
+    async with pooled() as harness:
+        for _ in range(10):
+            outcome = await harness.run("seize_everything")
+            assert outcome.kind is OutcomeKind.RETURNED
+        assert harness.said("restart_delayed") == []

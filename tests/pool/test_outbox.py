@@ -41,7 +41,7 @@ def bench() -> Iterator[Bench]:
     parent, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     memory = bytearray(b"\xff" * 1000)
     with parent, worker:
-        yield Bench(Outbox(worker, memoryview(memory), lambda: 0.5), memory, parent)
+        yield Bench(Outbox(worker, memoryview(memory), lambda: None, lambda: 0.5), memory, parent)
 
 
 def report(number: int, size: int = 0) -> bytes:
