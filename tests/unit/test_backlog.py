@@ -57,5 +57,9 @@ def test_a_claim_is_held_by_its_fence_and_not_by_its_task_alone() -> None:
     assert claim(1, fence=3) not in holdings
     holdings.remove(claim(1, fence=3))
     assert holdings.ids() == [1], "an earlier claim's end must not close the present one"
+    again = claim(1, fence=4)._replace(run_at="later")
+    assert again not in holdings, "another row, in a table that was emptied with RESTART IDENTITY"
+    holdings.remove(again)
+    assert holdings.ids() == [1]
     holdings.remove(claim(1, fence=4))
     assert len(holdings) == 0
