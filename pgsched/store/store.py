@@ -6,10 +6,12 @@ was cut at its deadline may still be done by the server later: a settle is then 
 whose reply was lost. Runs in the supervisor's loop.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pgsched.errors import DatabaseError
+from pgsched.events import emit
 from pgsched.model import Claim, Group, Identity, Verdict, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claims_of
@@ -302,6 +304,8 @@ class Store:
         try:
             return await retried(lambda: line.run(*statements))
         except (*REFUSED_DATA, OUT_OF_LOCKS) as error:
+            # The connection is well, so the outage has nothing to say of it.
+            emit("statement_refused", logging.ERROR, statement=statements[0][0], error=one_line(error))
             raise DatabaseError(one_line(error)) from None
 
 

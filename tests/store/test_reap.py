@@ -5,6 +5,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from pgsched.errors import DatabaseError
+from pgsched.events import FIELDS
 from tests.store.desk import FAILURE, Table, completed, retry, supervisor
 
 Connect = Callable[..., psycopg.Connection]
@@ -169,3 +171,18 @@ async def test_the_dead_are_not_woken_any_more(dsn: str, table: Table, connect: 
         holder.execute("SELECT FROM scheduled_tasks FOR UPDATE")
         await me.store.reap(me.id, 10)
     assert table.sql("SELECT listening FROM pgsched_supervisors WHERE id = %s", dead.id) == [(False,)]
+
+
+async def test_a_statement_that_the_table_refuses_is_told(
+    dsn: str, table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    article_claims(table, 1, LONG_AGO)
+    table.sql("ALTER TABLE scheduled_tasks ADD CONSTRAINT own CHECK (fence = 0)")
+    async with supervisor(dsn) as me:
+        with pytest.raises(DatabaseError, match="own"):
+            await me.store.reap(me.id, 10)
+    [record] = caplog.records
+    assert (record.msg, record.levelname) == ("statement_refused", "ERROR")
+    fields = getattr(record, FIELDS)
+    assert fields["statement"] == "reap"
+    assert 'violates check constraint "own"' in fields["error"]
