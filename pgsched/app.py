@@ -262,6 +262,8 @@ class Enqueuer(Generic[P, R]):
             return self._task.app.producer.insert(tasks)
         if _is_async(connection):
             raise UsageError(f"task {self._task.name}: connection is an AsyncConnection; use the _async form")
+        if not callable(getattr(connection, "execute", None)):
+            raise UsageError(f"task {self._task.name}: connection is {connection!r}, must be a psycopg connection")
         from pgsched.store.enqueue import insert
 
         return insert(connection, tasks)

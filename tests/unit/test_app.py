@@ -291,6 +291,8 @@ class TestEnqueue:
             task.options(connection=AsyncConnection()).enqueue()
         with pytest.raises(UsageError, match="is not an AsyncConnection; use the form without _async"):
             asyncio.run(task.options(connection=Connection()).enqueue_async())
+        with pytest.raises(UsageError, match="task nothing: connection is 5, must be a psycopg connection"):
+            task.options(connection=5).enqueue()
 
 
 class TestDsn:
