@@ -71,8 +71,11 @@ def settled_before_statement(verdicts: Sequence[Verdict]) -> Statement:
 
 def unstorable(verdict: Verdict, reason: str) -> Verdict:
     """What is written instead of a verdict that the server refuses."""
-    failure = Failure(error=f"result not storable: {reason}")
-    return verdict._replace(kind=VerdictKind.FAILED, result=None, outcome=OutcomeKind.RAISED, failure=failure)
+    if verdict.kind is VerdictKind.COMPLETED or verdict.failure is None:
+        failure = Failure(error=f"result not storable: {reason}")
+        return verdict._replace(kind=VerdictKind.FAILED, result=None, outcome=OutcomeKind.RAISED, failure=failure)
+    failure = Failure(error=f"{verdict.failure.error} (and not storable as it was: {reason})")
+    return verdict._replace(kind=VerdictKind.FAILED, failure=failure)
 
 
 def _texts(values: list[str | None]) -> str | None:

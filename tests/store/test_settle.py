@@ -374,6 +374,17 @@ class TestRefusedData:
         assert table.statuses() == {"completed": 2, "processing": 1}
         assert [record.msg for record in caplog.records] == ["settle_refused"]
 
+    async def test_a_failure_that_the_table_refuses_keeps_its_error(self, dsn: str, table: Table) -> None:
+        table.sql("ALTER TABLE pgsched_failures ADD CHECK (traceback IS NULL)")
+        async with supervisor(dsn) as me:
+            for make in (failed, retry):
+                [claim] = await claimed(me, table)
+                assert await me.settle(make(claim, failure=FAILURE)) == [True]
+                [stored] = table.failures(claim.task_id)
+                row = table.row(claim.task_id)
+                assert (row.status, row.error_log) == ("failed", stored.error)
+                assert stored.error.startswith("ValueError: no (and not storable as it was: new row for relation")
+
     async def test_a_constraint_of_the_users_fails_the_task(self, dsn: str, table: Table) -> None:
         table.sql("ALTER TABLE scheduled_tasks ADD CHECK (result IS NULL OR jsonb_typeof(result) = 'object')")
         async with supervisor(dsn) as me:
