@@ -7,6 +7,7 @@ line.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
 import psycopg
@@ -61,7 +62,8 @@ class _Server(NamedTuple):
     isolation: str
     standbys: int
     synchronous: int
-    clock: float
+    clock: Decimal
+    """Seconds since the epoch; a float would be rounded as the role has it."""
 
 
 def check(dsn: str, timeout: float = 10.0) -> list[Problem]:
@@ -83,7 +85,7 @@ def problems(conn: psycopg.Connection[Any]) -> list[Problem]:
         begun = time.time()
         server = _Server(*rows(conn, "check_server")[0])
         ended = time.time()
-        found = [*_of_server(server), *_of_durability(server), *_of_clocks(server.clock, begun, ended)]
+        found = [*_of_server(server), *_of_durability(server), *_of_clocks(float(server.clock), begun, ended)]
         found += _of_encryption(conn)
         if is_pooled(conn):
             found += _of_pooler(server)

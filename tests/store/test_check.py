@@ -212,6 +212,12 @@ class TestSession:
         assert problem.level == level
         assert words in problem.text
 
+    @pytest.mark.parametrize("setting", ["quote_all_identifiers = on", "extra_float_digits = -15"])
+    def test_how_the_role_has_things_written_does_not_matter(self, connect: Connect, setting: str) -> None:
+        connection = connect()
+        connection.execute(f"SET {setting}")
+        assert found(connection) == []
+
     @pytest.mark.parametrize(
         ("shift", "words"), [("1 hour", "3,600 s behind"), ("-90 seconds", "90 s ahead of"), ("1 second", None)]
     )

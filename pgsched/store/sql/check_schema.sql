@@ -17,5 +17,5 @@ UNION ALL
 SELECT 'function', pg_proc.oid::regprocedure::text, quote_ident(nspname)
 FROM home JOIN pg_proc ON pronamespace = home.oid, unnest(proconfig) AS setting
 WHERE proname LIKE 'pgsched\_%' AND setting LIKE 'search\_path=%'
-  AND setting <> format('search_path=%s, pg_temp', quote_ident(nspname))
+  AND setting NOT IN (format('search_path=%s, pg_temp', quote_ident(nspname)), format('search_path=%s, pg_temp', nspname))
 ORDER BY 1, 2

@@ -10,4 +10,4 @@ SELECT current_setting('server_version_num')::integer AS version_number, current
        current_setting('default_transaction_isolation') AS isolation,
        (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming') AS standbys,
        (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state <> 'async') AS synchronous,
-       date_part('epoch', clock_timestamp()) AS clock
+       extract(epoch FROM clock_timestamp()) AS clock
