@@ -34,6 +34,10 @@ _FRAMES: Final = (
     "<frozen importlib._bootstrap_external>",
 )
 
+CUT: Final = 72
+"""Exit code of a process in which the app has closed the socket to the parent."""
+CUT_WORDS: Final = "it closes descriptors that it has not opened"
+
 inside = False
 """Whether this process is a forkserver or a worker: a pool that is started here would start itself for ever."""
 
@@ -54,7 +58,10 @@ def load(spec: str) -> App:
     """
     name, _, attribute = spec.partition(":")
     attribute = attribute or "app"
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise LoadError(f"cannot import {name}: the working directory is gone: {error.strerror}") from None
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -69,6 +76,23 @@ def load(spec: str) -> App:
     if not isinstance(found, App):
         raise LoadError(f"{name}:{attribute} is {type(found).__qualname__}, must be an App")
     return found
+
+
+def load_beside(spec: str, sock: socket.socket) -> App:
+    """Import like :func:`load`, and end the process if that has closed the socket: nobody could be told of it there.
+
+    :raises LoadError: see there.
+    """
+    inode = os.fstat(sock.fileno()).st_ino
+    try:
+        return load(spec)
+    finally:
+        try:
+            ours = os.fstat(sock.fileno()).st_ino == inode
+        except OSError:
+            ours = False
+        if not ours:
+            os._exit(CUT)
 
 
 def describe_tasks(app: App) -> list[dict[str, Any]]:

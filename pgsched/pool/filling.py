@@ -16,10 +16,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
-from pgsched.errors import PgschedError, PoolError
+from pgsched.errors import AppError, PgschedError, PoolError
 from pgsched.model import TaskType
 from pgsched.pool.alarm import Alarm
-from pgsched.pool.boot import read_tasks
+from pgsched.pool.boot import CUT, CUT_WORDS, read_tasks
 from pgsched.pool.collector import Collector
 from pgsched.pool.deaths import Death
 from pgsched.pool.enforcing import BOOT_TIMEOUT
@@ -151,6 +151,8 @@ class Filler:
             if slot.reason == BOOT_TIMEOUT:
                 when = f"because it was not ready after {self._settings.boot_timeout:g} s"
             error = PoolError(f"the worker {death.words} {when}")
+            if death.exit_code == CUT and not slot.ready:
+                error = AppError(f"cannot import {self._settings.app}: {CUT_WORDS}")
         slot.due = now + self.count(now, lived, killed, error)
 
     def gone(self, pid: int) -> None:

@@ -72,7 +72,7 @@ class Forkserver:
         # An import may take for ever; until there are workers to look after, nothing is lost by dying.
         boot.die_with_parent()
         try:
-            self._app = boot.load(spec)
+            self._app = boot.load_beside(spec, self._control)
         except LoadError as error:
             self._say(LOADED, {"error": error.line, "details": error.details})
             return False

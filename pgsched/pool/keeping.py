@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pgsched.errors import AppError, PgschedError, PoolError
+from pgsched.pool.boot import CUT, CUT_WORDS
 from pgsched.pool.collector import Collector
 from pgsched.pool.deaths import Death
 from pgsched.pool.launcher import Forked, Launcher, Loaded, NotLoaded
@@ -183,7 +184,8 @@ class Keeper:
             # Where it was killed, the app is not to blame; where it left by itself, only the app can have done it.
             foreign = self.ready or death.signal == signal.SIGKILL
             text = f"the forkserver was lost: {death.words}"
-            error = PoolError(text) if foreign else AppError(f"cannot import {self._settings.app}: {death.words}")
+            words = CUT_WORDS if death.exit_code == CUT else death.words
+            error = PoolError(text) if foreign else AppError(f"cannot import {self._settings.app}: {words}")
         killed = death.signal == signal.SIGKILL and self._error is None
         self._drop(launcher)
         if not self._closed:

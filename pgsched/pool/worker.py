@@ -59,7 +59,7 @@ def _live(sock: socket.socket, app: App | None) -> int:
     os.environ.update(told["secrets"])
     try:
         if app is None:
-            app = boot.load(told["app"])
+            app = boot.load_beside(told["app"], sock)
         app.configure(told["dsn"])
         recorder = _recorder(told["recorder"], told["slot"])
     except LoadError as error:

@@ -65,6 +65,27 @@ async def test_an_app_that_names_no_module_of_ours(tmp_path: Path) -> None:
         await harness.pool.start()
 
 
+async def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    here = Path.cwd()
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    try:
+        gone.rmdir()
+        with pytest.raises(AppError, match=r"cannot import tests\.pool\.tasks: the working directory is gone: No such"):
+            await Harness().pool.start()
+    finally:
+        os.chdir(here)
+
+
+@METHODS
+@pytest.mark.parametrize("then", ["", "kept = [socket.socketpair() for _ in range(64)]"])
+async def test_an_app_that_closes_what_it_has_not_opened(method: str, then: str, tmp_path: Path) -> None:
+    harness = app_in(tmp_path, f"import os, socket; os.closerange(3, 256); {then}", start_method=method)
+    with pytest.raises(AppError, match="cannot import written:app: it closes descriptors that it has not opened"):
+        await harness.pool.start()
+
+
 async def test_f24_workers_that_leave_a_moment_after_they_were_ready_end_the_pool(tmp_path: Path) -> None:
     source = """
 import os, threading
