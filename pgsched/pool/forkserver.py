@@ -112,7 +112,9 @@ class Forkserver:
             os.close(writing)
             writing = -1
             answer = os.read(reading, 64)
-            os.waitpid(between, 0)
+            # An app that has SIGCHLD ignored has the kernel collect it.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(between, 0)
         finally:
             os.close(reading)
             if writing >= 0:

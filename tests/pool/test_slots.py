@@ -86,6 +86,20 @@ async def test_an_app_that_closes_what_it_has_not_opened(method: str, then: str,
         await harness.pool.start()
 
 
+async def test_an_app_that_has_the_ends_of_children_ignored(tmp_path: Path) -> None:
+    source = """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+app = App()
+@app.task
+def noop() -> None: ...
+"""
+    harness = app_in(tmp_path, source)
+    await harness.pool.start()
+    assert await harness.value("noop") is None
+    await harness.pool.stop()
+
+
 async def test_f24_workers_that_leave_a_moment_after_they_were_ready_end_the_pool(tmp_path: Path) -> None:
     source = """
 import os, threading
