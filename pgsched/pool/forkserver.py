@@ -178,9 +178,11 @@ def main() -> None:
     """Begin as a fresh interpreter whose standard input is the control socket."""
     boot.enter()
     boot.set_name("pgsched-fork")
+    # Its socket is closed by the process's end: before, Python might warn that nobody has closed it.
+    forkserver = Forkserver(boot.socket_on_input())
     # The supervisor may go in the middle of a word.
     with contextlib.suppress(OSError):
-        Forkserver(boot.socket_on_input()).serve()
+        forkserver.serve()
     # What the user's module left for the interpreter's exit may wait for ever, and nobody is left to end it.
     os._exit(0)
 

@@ -16,7 +16,7 @@ import pytest
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
 from tests.pool.conftest import Harness, app_in, pooled
-from tests.support import FULL, eventually_async, gone
+from tests.support import FULL, ROOT, eventually_async, gone
 
 KILLS = 300 if FULL else 30
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -98,6 +98,16 @@ def noop() -> None: ...
     await harness.pool.start()
     assert await harness.value("noop") is None
     await harness.pool.stop()
+
+
+@pytest.mark.parametrize("variables", [{"PYTHONWARNINGS": "error"}, {"PYTHONDEVMODE": "1"}])
+async def test_python_finds_nothing_to_warn_of_in_the_forkserver(
+    variables: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    harness = Harness(environment={"PYTHONPATH": str(ROOT), **variables})
+    await harness.pool.start()
+    await harness.pool.stop()
+    assert capfd.readouterr().err == ""
 
 
 async def test_f24_workers_that_leave_a_moment_after_they_were_ready_end_the_pool(tmp_path: Path) -> None:
