@@ -109,7 +109,7 @@ class Claim(NamedTuple):
     queue: str
     priority: int
     payload: str
-    """The keyword arguments as JSON text; the parent never parses it."""
+    """The keyword arguments as JSON text; the parent never parses it. Empty: it is too large to be sent anywhere."""
     retry_count: int
     max_retries: int
     timeout: float | None

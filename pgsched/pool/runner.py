@@ -201,6 +201,8 @@ class Runner:
         """Call the function and return its result as JSON, empty for None."""
         try:
             task = self._tasks[run.task_type]
+            if not run.payload:
+                raise _Unusable("payload is too large: over 64 MiB as text")
             arguments = task.bind_json(run.payload)
         except KeyError:
             raise _Unusable(f"task type {run.task_type!r} is not known to this worker") from None

@@ -7,8 +7,9 @@ host idles is a task too late. Runs in the supervisor; pure.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from pgsched.model import Claim, Group, Want
@@ -19,6 +20,8 @@ AHEAD_SECONDS = 0.005
 """A task may wait in a worker's socket behind others that take so long together: a round trip's worth."""
 AHEAD_TASKS = 256
 """What keeps a worker busy while the parent is at the books of a whole batch."""
+AHEAD_SIZE = 64 * 1024
+"""Characters of a payload that may wait in a worker's socket."""
 OVERHEAD = 10e-6
 """Seconds that a worker needs for a task that takes none."""
 STALE = 1.0
@@ -28,6 +31,9 @@ _WEIGHT = 1 / 8
 _SHORTEST = 1e-6
 
 
+_payload_of: Callable[[Claim], str] = itemgetter(Claim._fields.index("payload"))
+
+
 class Limits(NamedTuple):
     """Bounds on one claim, whatever the durations say."""
 
@@ -35,6 +41,8 @@ class Limits(NamedTuple):
     """Tasks that one claim takes at most: more saves nothing and holds its locks longer."""
     waiting: int = 3000
     """Tasks that wait in the backlog at most; see ``rules/pace`` for what bounds it before."""
+    size: int = 16 * 1024 * 1024
+    """Characters of payloads in the backlog beyond which nothing is claimed; one claim brings some 4 MiB more."""
     groups: int = 64
     """Groups that one claim looks into at most."""
 
@@ -87,10 +95,13 @@ def occupied(durations: Durations, running: Iterable[tuple[str, float]]) -> int:
     return sum(seconds >= HORIZON or durations.is_long(task_type) for task_type, seconds in running)
 
 
-def ahead(durations: Durations, task_type: str) -> int:
-    """How many tasks of a type may wait in a worker's socket behind the one that runs: 0 to 256."""
+def ahead(durations: Durations, task_type: str, size: int = 0) -> int:
+    """How many tasks of a type may wait in a worker's socket behind the one that runs: 0 to 256.
+
+    :param size: characters of the payload: a large one waits nowhere but in the backlog, which is bounded.
+    """
     seconds = durations.get(task_type)
-    if seconds is None or seconds >= AHEAD_SECONDS:
+    if seconds is None or seconds >= AHEAD_SECONDS or size > AHEAD_SIZE:
         return 0
     return min(AHEAD_TASKS, int(AHEAD_SECONDS / (seconds + OVERHEAD)))
 
@@ -124,7 +135,7 @@ def plan(
     """
     due = sorted((group for group in groups if group.due_in <= 0), key=_turn)[: limits.groups]
     room = min(limits.batch, limits.waiting - len(waiting))
-    if not due or room <= 0:
+    if not due or room <= 0 or sum(map(len, map(_payload_of, waiting))) > limits.size:
         return NOTHING
     long_waiting, seconds_waiting = _weigh(waiting, durations)
     places = slots - occupied - long_waiting

@@ -55,4 +55,5 @@ class Feeder:
         return demand.occupied(self._durations, ((each.claim.task_type, each.seconds) for each in running))
 
     def _dispatch(self, claim: Claim) -> bool:
-        return self._pool.dispatch(claim, demand.ahead(self._durations, claim.task_type), demand.AHEAD_SECONDS)
+        ahead = demand.ahead(self._durations, claim.task_type, len(claim.payload))
+        return self._pool.dispatch(claim, ahead, demand.AHEAD_SECONDS)

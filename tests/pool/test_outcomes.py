@@ -243,6 +243,15 @@ async def test_a_task_that_closes_the_worker_s_socket_costs_its_worker() -> None
         assert harness.pool.restarts == {"idle": 1}
 
 
+async def test_a_payload_that_was_too_large_to_be_sent_fails_the_task() -> None:
+    async with pooled() as harness:
+        outcome = await harness.run("noop", "")
+        assert (outcome.kind, outcome.failure and outcome.failure.error) == (
+            OutcomeKind.RAISED,
+            "payload is too large: over 64 MiB as text",
+        )
+
+
 async def test_start_tells_the_task_types() -> None:
     harness = Harness()
     task_types = await harness.pool.start()

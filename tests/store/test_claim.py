@@ -200,6 +200,30 @@ async def test_a_row_that_the_table_refuses_holds_up_its_own_group_only(
         )
 
 
+async def test_a_claim_brings_some_mebibytes_and_no_more(dsn: str, table: Table, bound: Bound) -> None:
+    ids = table.insert(13)
+    # What cannot be compressed, and is stored outside of the rows.
+    noise = "SELECT jsonb_build_object('x', string_agg(md5(random()::text || i), '')) FROM generate_series(1, %s) AS i"
+    table.sql(f"UPDATE scheduled_tasks SET payload = ({noise}) WHERE id < %s", 40_000, ids[10])
+    table.sql(f"UPDATE scheduled_tasks SET payload = ({noise}) WHERE id = %s", 200_000, ids[11])
+    async with supervisor(dsn, partitions=bound) as me:
+        answers = [await me.exchange([], [WANT], 1000) for _ in range(5)]
+    assert [len(answer.claims) for answer in answers] == [4, 4, 4, 1, 0]
+    assert [claim.task_id for answer in answers for claim in answer.claims] == ids
+    assert {answer.skipped for answer in answers} == {0}
+
+
+async def test_a_payload_that_is_too_large_stays_where_it_is(dsn: str, table: Table, bound: Bound) -> None:
+    # A quotation mark is stored as one byte, and thousands of them as a hundred; as text each takes two.
+    quotes = "SELECT jsonb_build_object('x', repeat('\"', %s))"
+    small, fits, large = table.insert(3)
+    for task_id, size in ((fits, 2**25 - 100), (large, 2**25)):
+        table.sql(f"UPDATE scheduled_tasks SET payload = ({quotes}) WHERE id = %s", size, task_id)
+    async with supervisor(dsn, partitions=bound) as me:
+        sizes = {claim.task_id: len(claim.payload) for claim in await me.claim()}
+    assert sizes == {small: 2, fits: len('{"x": ""}') + 2**26 - 200, large: 0}
+
+
 async def test_groups_after_the_limit_are_not_touched(dsn: str, table: Table, connect: Connect, bound: Bound) -> None:
     table.insert(5, priority=9)
     low = table.insert(5)

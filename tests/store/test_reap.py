@@ -40,7 +40,7 @@ async def test_the_claims_of_a_dead_supervisor_change_hands(dsn: str, table: Tab
         claims = await me.store.reap(me.id, 10)
         assert sorted(claim.task_id for claim in claims) == ids
         assert {claim._replace(task_id=0, place=None) for claim in claims} == {
-            late[0]._replace(task_id=0, fence=2, late=0.0, run_at=claims[0].run_at, place=None)
+            late[0]._replace(task_id=0, fence=2, payload="{}", late=0.0, run_at=claims[0].run_at, place=None)
         }
         row = table.row(ids[0])
         assert (row.status, row.fence, row.claimed_by, row.retry_count) == ("processing", 2, me.id, 0)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pgsched.model import Claim, Group
 from pgsched.rules.demand import (
+    AHEAD_SIZE,
     AHEAD_TASKS,
     HORIZON,
     LIMITS,
@@ -233,6 +234,18 @@ def test_how_many_may_wait_in_a_workers_socket(seconds: float, tasks: int) -> No
     assert ahead(durations, "a") == 0
     durations.observe("a", seconds)
     assert ahead(durations, "a") == tasks
+
+
+def test_large_payloads_wait_in_no_socket() -> None:
+    assert ahead(known(), "tiny", AHEAD_SIZE) > 0
+    assert ahead(known(), "tiny", AHEAD_SIZE + 1) == 0
+
+
+def test_nothing_is_taken_while_the_payloads_that_wait_are_large() -> None:
+    for size, taken in ((1000, True), (1001, False)):
+        held = [claim._replace(payload="x" * size) for claim in waiting("tiny", 10)]
+        decided = plan([group("tiny")], known(), slots=2, free=1, occupied=0, waiting=held, limits=Limits(size=10_000))
+        assert (decided != NOTHING) is taken
 
 
 def test_occupied_counts_long_unknown_and_overdue_tasks() -> None:

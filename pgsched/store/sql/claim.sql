@@ -3,7 +3,7 @@
 -- $1: supervisor; $2: first key of the advisory locks; $3: rows at most;
 -- $4 to $7: task type, queue, priority and quota of each group, in turn; $8, $9: where the scan of the group starts.
 --
--- Answer: a first row that counts the supervisors alive (as id) and the candidates (as fence), then the claims, in the
+-- Answer: a first row that counts the supervisors alive (as id) and the rows asked for (as fence), then the claims, in the
 -- order of the groups and in due order within each.
 --
 -- Index: scheduled_tasks_due, one ordered range a group; then each row by where it lies, which cannot change while it is
@@ -12,17 +12,21 @@
 -- there: it is left, and counted as skipped.
 -- Locks: the supervisor's row, so that nobody reaps or deletes it before this commits; then tasks, skipping what is locked.
 --
+-- The candidates are cut off behind the one with which their payloads, as they are stored, come to 4 MiB: whoever claims
+-- holds all of them in memory. As text a payload may be much longer than stored; one over 64 MiB comes as the empty text,
+-- and one that takes less than 64 KiB cannot be so long. Neither looks at more than the row itself.
+--
 -- The candidates stop at the limit, so the groups after it are not touched. They are materialised, so the advisory lock is
 -- asked for once for each of them and for no other row, whatever the plan. In other statements a join by id is written as
 -- ANY (ARRAY[...]), because with = the planner may turn it around, and walk over all tasks to find the few that are meant.
 WITH supervisor AS MATERIALIZED (
     SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
 ), candidate AS MATERIALIZED (
-    SELECT due.id, due.place
+    SELECT due.id, due.place, due.size
     FROM unnest($4::text[], $5::text[], $6::smallint[], $7::bigint[], $8::timestamptz[], $9::bigint[])
         AS want (task_type, queue, priority, quota, floor_run_at, floor_id)
     CROSS JOIN LATERAL (
-        SELECT task.id, task.ctid AS place
+        SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
         FROM scheduled_tasks_live AS task
         WHERE task.status = 'queued'
           AND task.task_type = want.task_type
@@ -36,22 +40,29 @@ WITH supervisor AS MATERIALIZED (
     ) AS due
     WHERE EXISTS (SELECT FROM supervisor)
     LIMIT $3::bigint
-), locked AS MATERIALIZED (
-    SELECT id, place FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
+), asked AS MATERIALIZED (
+    SELECT id, place, pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer) AS locked
+    FROM candidate
+    WHERE (SELECT sum(size) FROM candidate) <= 4194304
+       OR id IN (SELECT id
+                 FROM (SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM candidate) AS measured
+                 WHERE before < 4194304)
 ), claimed AS (
     UPDATE scheduled_tasks_live AS task
     SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,
         started_at = greatest(now(), task.created_at), updated_at = now()
-    FROM locked
-    WHERE task.ctid = locked.place AND task.id IS NOT DISTINCT FROM locked.id
+    FROM asked
+    WHERE asked.locked AND task.ctid = asked.place AND task.id IS NOT DISTINCT FROM asked.id
     RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, task.payload, task.retry_count,
               task.max_retries, task.timeout, task.run_at, task.ctid AS place
 )
-SELECT (SELECT count(*) FROM supervisor) AS id, (SELECT count(*) FROM candidate) AS fence, NULL AS task_type, NULL AS queue,
+SELECT (SELECT count(*) FROM supervisor) AS id, (SELECT count(*) FROM asked) AS fence, NULL AS task_type, NULL AS queue,
        NULL::smallint AS priority, NULL AS payload, NULL::integer AS retry_count, NULL::integer AS max_retries,
        NULL::float8 AS timeout, NULL::float8 AS late, NULL AS run_at, NULL::tid AS place
 UNION ALL
-SELECT id, fence, task_type, queue, priority, payload::text, retry_count, max_retries, timeout,
+SELECT id, fence, task_type, queue, priority,
+       CASE WHEN pg_column_size(payload) < 65536 OR octet_length(payload::text) <= 67108864 THEN payload::text ELSE '' END,
+       retry_count, max_retries, timeout,
        CASE WHEN isfinite(run_at) THEN date_part('epoch', now()) - date_part('epoch', run_at) ELSE 0 END, run_at::text,
        place
 FROM claimed

@@ -7,11 +7,11 @@
 WITH supervisor AS MATERIALIZED (
     SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
 ), candidate AS MATERIALIZED (
-    SELECT due.id, due.place, want.partition
+    SELECT due.id, due.place, due.size, want.partition
     FROM unnest($4::text[], $5::text[], $6::smallint[], $7::bigint[], $8::timestamptz[], $9::bigint[], $10::integer[])
         AS want (task_type, queue, priority, quota, floor_run_at, floor_id, partition)
     CROSS JOIN LATERAL (
-        SELECT task.id, task.ctid AS place
+        SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
         FROM scheduled_tasks_live AS task
         WHERE pgsched_partition(task.id, task.unique_key) = want.partition
           AND task.status = 'queued'
@@ -26,23 +26,30 @@ WITH supervisor AS MATERIALIZED (
     ) AS due
     WHERE EXISTS (SELECT FROM supervisor)
     LIMIT $3::bigint
-), locked AS MATERIALIZED (
-    SELECT id, place, partition FROM candidate WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)
+), asked AS MATERIALIZED (
+    SELECT id, place, partition, pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer) AS locked
+    FROM candidate
+    WHERE (SELECT sum(size) FROM candidate) <= 4194304
+       OR id IN (SELECT id
+                 FROM (SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM candidate) AS measured
+                 WHERE before < 4194304)
 ), claimed AS (
     UPDATE scheduled_tasks_live AS task
     SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,
         started_at = greatest(now(), task.created_at), updated_at = now()
-    FROM locked
-    WHERE pgsched_partition(task.id, task.unique_key) = locked.partition
-      AND task.ctid = locked.place AND task.id IS NOT DISTINCT FROM locked.id
+    FROM asked
+    WHERE asked.locked AND pgsched_partition(task.id, task.unique_key) = asked.partition
+      AND task.ctid = asked.place AND task.id IS NOT DISTINCT FROM asked.id
     RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, task.payload, task.retry_count,
-              task.max_retries, task.timeout, task.run_at, task.ctid AS place, locked.partition
+              task.max_retries, task.timeout, task.run_at, task.ctid AS place, asked.partition
 )
-SELECT (SELECT count(*) FROM supervisor) AS id, (SELECT count(*) FROM candidate) AS fence, NULL AS task_type, NULL AS queue,
+SELECT (SELECT count(*) FROM supervisor) AS id, (SELECT count(*) FROM asked) AS fence, NULL AS task_type, NULL AS queue,
        NULL::smallint AS priority, NULL AS payload, NULL::integer AS retry_count, NULL::integer AS max_retries,
        NULL::float8 AS timeout, NULL::float8 AS late, NULL AS run_at, NULL::tid AS place, NULL::integer AS partition
 UNION ALL
-SELECT id, fence, task_type, queue, priority, payload::text, retry_count, max_retries, timeout,
+SELECT id, fence, task_type, queue, priority,
+       CASE WHEN pg_column_size(payload) < 65536 OR octet_length(payload::text) <= 67108864 THEN payload::text ELSE '' END,
+       retry_count, max_retries, timeout,
        CASE WHEN isfinite(run_at) THEN date_part('epoch', now()) - date_part('epoch', run_at) ELSE 0 END, run_at::text,
        place, partition
 FROM claimed

@@ -43,5 +43,5 @@ UPDATE scheduled_tasks_live AS task
 SET fence = task.fence + 1, claimed_by = $1::bigint, updated_at = now()
 FROM orphan
 WHERE task.id = ANY (ARRAY[orphan.id])
-RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, task.payload::text, task.retry_count,
+RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, '{}', task.retry_count,
           task.max_retries, task.timeout, 0::float8, task.run_at::text, task.ctid
