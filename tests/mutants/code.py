@@ -94,6 +94,35 @@ RULES: Final = (
     Mutant(
         "demand-waiting", "rules/demand.py", "min(limits.batch, limits.waiting - len(waiting))", "limits.batch", DEMAND
     ),
+    Mutant(
+        "demand-size",
+        "rules/demand.py",
+        " or sum(map(len, map(_payload_of, waiting))) > limits.size",
+        "",
+        DEMAND,
+    ),
+    Mutant("demand-ahead-size", "rules/demand.py", " or size > AHEAD_SIZE", "", DEMAND),
+    Mutant(
+        "holdings-row",
+        "supervisor/holdings.py",
+        "self._claims.get(claim.task_id) == claim",
+        "self._claims.get(claim.task_id, claim)[:2] == claim[:2] and claim.task_id in self._claims",
+        "unit/test_backlog.py",
+    ),
+    Mutant(
+        "runner-own-sockets",
+        "pool/runner.py",
+        "if _inode(descriptor) != inode:",
+        "if False:",
+        "pool/test_deaths.py::test_a_task_that_takes_its_workers_sockets_is_told_so",
+    ),
+    Mutant(
+        "workers-spoilt",
+        "pool/workers.py",
+        "bool(crashed) or unsent",
+        "bool(crashed)",
+        "pool/test_deaths.py::test_tasks_that_spoil_their_worker_and_return_do_not_end_the_pool",
+    ),
     Mutant("demand-ahead", "rules/demand.py", "min(AHEAD_TASKS, int(", "max(0, int(", DEMAND),
     Mutant("demand-stale", "rules/demand.py", "return waited > STALE and free == 0", "return waited > STALE", DEMAND),
     Mutant("payload-limit", "rules/payload.py", "    if size > limit:", "    if False:", PAYLOAD),

@@ -59,6 +59,13 @@ STATEMENTS: Final = (
         f"{CLAIM}::test_rows_that_somebody_holds_are_skipped_without_waiting",
     ),
     *_both(
+        "claim-size",
+        "claim",
+        "WHERE before < 4194304",
+        "WHERE true",
+        f"{CLAIM}::test_a_claim_brings_some_mebibytes_and_no_more",
+    ),
+    *_both(
         "claim-due",
         "claim",
         "AND task.run_at <= now()",
