@@ -103,13 +103,6 @@ RULES: Final = (
     ),
     Mutant("demand-ahead-size", "rules/demand.py", " or size > AHEAD_SIZE", "", DEMAND),
     Mutant(
-        "holdings-row",
-        "supervisor/holdings.py",
-        "self._claims.get(claim.task_id) == claim",
-        "self._claims.get(claim.task_id, claim)[:2] == claim[:2] and claim.task_id in self._claims",
-        "unit/test_backlog.py",
-    ),
-    Mutant(
         "runner-own-sockets",
         "pool/runner.py",
         "if _inode(descriptor) != inode:",
@@ -203,8 +196,8 @@ POOL: Final = (
     Mutant(
         "outbox-room",
         "pool/outbox.py",
-        "            if end + records.END_MARK > len(self._memory):\n                wire",
-        "            if False:\n                wire",
+        "            if end + records.END_MARK > len(self._memory):\n                self._check()",
+        "            if False:\n                self._check()",
         "pool/test_outbox.py",
     ),
     Mutant(
@@ -665,8 +658,15 @@ SUPERVISOR: Final = (
     Mutant(
         "holdings-fence",
         "supervisor/holdings.py",
-        "held is not None and held.fence == claim.fence",
-        "held is not None",
+        "self._claims.get(claim.task_id) == claim",
+        "claim.task_id in self._claims",
+        "unit/test_backlog.py::test_a_claim_is_held_by_its_fence_and_not_by_its_task_alone",
+    ),
+    Mutant(
+        "holdings-row",
+        "supervisor/holdings.py",
+        "self._claims.get(claim.task_id) == claim",
+        "self._claims.get(claim.task_id, (None,) * 2)[:2] == claim[:2]",
         "unit/test_backlog.py::test_a_claim_is_held_by_its_fence_and_not_by_its_task_alone",
     ),
     Mutant(

@@ -82,8 +82,8 @@ STATEMENTS: Final = (
     *_both(
         "claim-advisory-lock",
         "claim",
-        "WHERE pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer)",
-        "WHERE $2::integer IS NOT NULL",
+        "pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer) AS locked",
+        "$2::integer IS NOT NULL AS locked",
         f"{CLAIM}::test_a_refused_advisory_lock_is_counted_and_its_row_left",
     ),
     *_both(
