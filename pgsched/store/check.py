@@ -241,6 +241,12 @@ def _of_table(kind: str, name: str) -> Problem:
             f"trigger {name} of scheduled_tasks is missing or disabled: new tasks wait for the next poll",
             f"ALTER TABLE scheduled_tasks ENABLE TRIGGER {name}",
         )
+    if kind == "hidden":
+        text = f"row level security hides all rows of table {name} from this role, and no statement fails by it"
+        return Problem("error", text, f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY")
+    if kind == "policies":
+        text = f"row level security decides which rows of table {name} this role sees, and others are never run"
+        return Problem("note", text, "make sure that a policy lets it see and change all rows")
     return Problem(
         "warning",
         f"autovacuum is off for table {name}: dead rows will pile up and claims become slow",

@@ -73,6 +73,20 @@ class TestSound:
 
 
 class TestSchema:
+    def test_rows_that_row_level_security_hides(self, server: Server, dsn: str, connect: Connect, role: str) -> None:
+        connection = connect()
+        connection.execute(f'SET ROLE "{role}"')
+        for problem in found(connection):
+            server.sql(problem.cure, dsn=dsn)
+        server.sql("ALTER TABLE scheduled_tasks_live ENABLE ROW LEVEL SECURITY", dsn=dsn)
+        hidden = the_one(connection)
+        assert (hidden.level, "hides all rows of table scheduled_tasks_live" in hidden.text) == ("error", True)
+        server.sql(f'CREATE POLICY own ON scheduled_tasks_live TO "{role}" USING (true)', dsn=dsn)
+        assert the_one(connection).level == "note"
+        assert found(connect()) == [], "it does not concern a superuser"
+        server.sql(hidden.cure, dsn=dsn)
+        assert found(connection) == []
+
     def test_no_tables(self, empty_dsn: str) -> None:
         with psycopg.connect(empty_dsn, autocommit=True) as connection:
             problem = the_one(connection)

@@ -1,4 +1,5 @@
--- What somebody has taken away from our tables: indexes that are missing or invalid, the trigger, vacuuming.
+-- What somebody has taken away from our tables: indexes that are missing or invalid, the trigger, vacuuming, and rows that
+-- this role may see: where row level security is on and there is no policy, it sees none, and nobody is told.
 -- Catalogue only. Locks: none.
 SELECT 'index' AS kind, expected.name AS name
 FROM (
@@ -22,4 +23,10 @@ WHERE (oid IN (to_regclass('pgsched_supervisors'), to_regclass('pgsched_failures
        OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass('scheduled_tasks'))))
   AND EXISTS (SELECT FROM pg_options_to_table(reloptions)
               WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean)
+UNION ALL
+SELECT CASE WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid) THEN 'policies' ELSE 'hidden' END, relname::text
+FROM pg_class
+WHERE (oid IN (to_regclass('pgsched_supervisors'), to_regclass('pgsched_failures'))
+       OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass('scheduled_tasks'))))
+  AND row_security_active(oid)
 ORDER BY 1, 2
