@@ -7,6 +7,7 @@ whose reply was lost. Runs in the supervisor's loop.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -105,6 +106,10 @@ class Store:
         self._exchanger = Exchanger(self._work, namespace)
         self._me: str | None = None
         """What a renewal knows the row of our registration by."""
+        self._former: int | None = None
+        """Our last registration, while we have not given it up."""
+        self._lease_over = 0.0
+        """When its lease was over at the latest, if it was not renewed since; on the clock that runs in sleep too."""
 
     async def open(self) -> None:
         """Connect once, so that what is wrong is known before anything is promised.
@@ -126,19 +131,32 @@ class Store:
         await self._upkeep.call(require_async)
 
     async def register(self, identity: Identity, lease: float) -> int:
-        """Enter a supervisor with a lease of so many seconds; return its id."""
+        """Enter a supervisor with a lease of so many seconds; return its id.
+
+        To be called again when that lease is lost and nothing runs any more that was claimed under it: its claims can
+        be reaped then, whatever somebody has done to its row.
+        """
         me = identity
         place = (me.host, me.boot_id, me.pid_namespace, me.pid, me.started_ticks)
         serves = (me.processes, texts(me.queues), texts(me.task_types), me.version)
         bound = numbers(me.partitions)
         self._me = " ".join(map(str, place[1:]))
+        if self._former is not None:
+            over = max(_now() - self._lease_over, 0.0)
+            await self._ask(self._lease, "surrender", self._former, *place, over)
+        started = _now()
         rows = await self._ask(self._lease, "register", *place, *serves, lease, bound)
-        return int(rows[0][0])
+        self._former, self._lease_over = int(rows[0][0]), started + lease
+        return self._former
 
     async def renew(self, supervisor_id: int, lease: float) -> Renewed | None:
         """Renew a lease; None when it has run out, which is final, or is somebody else's."""
+        started = _now()
         rows = await self._ask(self._lease, "renew", supervisor_id, lease, self._me)
-        return Renewed(*rows[0]) if rows else None
+        if not rows:
+            return None
+        self._lease_over = started + lease
+        return Renewed(*rows[0])
 
     async def announce(self, supervisor_id: int, identity: Identity, taken: int | None = None) -> None:
         """Say how many processes there are now, and for which task types.
@@ -151,6 +169,7 @@ class Store:
     async def deregister(self, supervisor_id: int) -> None:
         """Give the lease up; claims that are left can be reaped at once."""
         await self._ask(self._lease, "deregister", supervisor_id)
+        self._former = None
 
     async def neighbours(self, boot_id: str, pid_namespace: int) -> list[tuple[int, int, int]]:
         """Id, pid and start ticks of the supervisors that live, or seem to, beside this one."""
@@ -307,6 +326,10 @@ class Store:
             # The connection is well, so the outage has nothing to say of it.
             emit("statement_refused", logging.ERROR, statement=statements[0][0], error=one_line(error))
             raise DatabaseError(one_line(error)) from None
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _columns(claims: Sequence[tuple[int, int]]) -> tuple[str, str]:

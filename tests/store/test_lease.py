@@ -14,7 +14,7 @@ from pgsched.store.sql import load
 from pgsched.store.store import Renewed, Store
 from tests.store.desk import IDENTITY, KINDS, WANT, Table, completed, retry, supervisor
 from tests.store.test_ranges import make_old_range
-from tests.support import Server
+from tests.support import Server, eventually
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -51,6 +51,47 @@ async def test_a_lease_is_renewed_until_it_has_run_out(dsn: str, table: Table) -
         assert not await me.store.renew(me.id, 100)
         assert lease_left(table, me.id) < 0
         assert not await me.store.renew(me.id + 1, 100)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "DELETE FROM pgsched_supervisors",
+        "TRUNCATE pgsched_supervisors",
+        "UPDATE pgsched_supervisors SET lease_until = now() - interval '1 hour'",
+    ],
+)
+async def test_what_somebody_does_to_our_row_delays_no_claim(dsn: str, table: Table, harm: str) -> None:
+    ids = table.insert(3)
+    async with supervisor(dsn) as other, supervisor(dsn) as me:
+        claims = await me.claim()
+        table.sql(f"{harm}{'' if 'TRUNC' in harm else f' WHERE id = {me.id}'}")
+        assert not await me.store.renew(me.id, 60)
+        again = await me.store.register(IDENTITY, 60)
+        assert again not in (me.id, other.id)
+        reaped = await me.store.reap(again, 10)
+        assert sorted(claim.task_id for claim in reaped) == ids
+        assert await me.settle(*map(completed, claims)) == [False] * 3
+        assert me.id not in supervisors(table), "what holds nothing goes"
+
+
+async def test_what_was_touched_after_our_lease_is_somebody_elses(dsn: str, table: Table) -> None:
+    """The article's reaper and its claimer leave our name where it is."""
+    untouched, taken = table.insert(2)
+    async with supervisor(dsn, lease=0.5) as me:
+        await me.claim()
+        eventually(lambda: lease_left(table, me.id) < 0, "the end of the lease")
+        table.sql("UPDATE scheduled_tasks SET updated_at = now() WHERE id = %s", taken)
+        table.sql("DELETE FROM pgsched_supervisors")
+        again = await me.store.register(IDENTITY, 60)
+        assert [claim.task_id for claim in await me.store.reap(again, 10)] == [untouched]
+
+
+async def test_who_has_our_id_now_keeps_its_lease(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me:
+        table.sql("UPDATE pgsched_supervisors SET pid = pid + 1, lease_until = now() - interval '1 hour'")
+        await me.store.register(IDENTITY, 60)
+        assert lease_left(table, me.id) < -3000
 
 
 async def test_a_lease_is_not_renewed_by_another_process_of_the_same_id(dsn: str, table: Table) -> None:
