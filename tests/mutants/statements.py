@@ -389,6 +389,20 @@ STATEMENTS: Final = (
         f"{LEASE}::test_a_lease_is_not_renewed_by_another_process_of_the_same_id",
     ),
     Mutant(
+        "surrender-me",
+        "store/sql/surrender.sql",
+        "= (excluded.boot_id, excluded.pid_namespace, excluded.pid, excluded.started_ticks)",
+        "IS NOT NULL",
+        f"{LEASE}::test_who_has_our_id_now_keeps_its_lease",
+    ),
+    Mutant(
+        "surrender-over",
+        "store/sql/surrender.sql",
+        "make_interval(secs => $7::float8)",
+        "make_interval(secs => least($7::float8, 0))",
+        f"{LEASE}::test_what_was_touched_after_our_lease_is_somebody_elses",
+    ),
+    Mutant(
         "renew-lease",
         "store/sql/renew.sql",
         " AND lease_until > clock_timestamp()",

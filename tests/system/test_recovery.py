@@ -103,3 +103,39 @@ def test_f63_a_task_that_holds_the_interpreter_for_three_leases_is_run_once(
     assert history.claims() == dict.fromkeys(ids, 1)
     for command in (holder, other):
         assert "lease_lost" not in command.err
+
+
+def test_the_run_of_a_row_that_is_gone_says_nothing_of_another_with_its_numbers(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine
+) -> None:
+    """Who empties the table and has its ids begin anew makes rows with the id and the fence of what runs."""
+    pgsched_cli.module(
+        "waiting",
+        "import pathlib, time\n"
+        "from pgsched import App\n"
+        "app = App()\n"
+        "@app.task\n"
+        "def wait(name: str) -> str:\n"
+        "    while not pathlib.Path(name).exists():\n"
+        "        time.sleep(0.01)\n"
+        "    return name\n",
+    )
+    pgsched_cli("run", "waiting:app", "--processes", "2")
+
+    def begun(name: str) -> int:
+        server.sql("TRUNCATE scheduled_tasks RESTART IDENTITY", dsn=dsn)
+        [task_id] = rows.add("wait", {"name": name})
+        eventually(lambda: rows.row(task_id).status == "processing", "the task runs")
+        return task_id
+
+    ids = begun("before"), begun("after")
+    assert ids[0] == ids[1]
+    (pgsched_cli.directory / "before").touch()
+    (pgsched_cli.directory / "third").touch()
+    # Both slots are taken: a third task is run when the first one has ended, whose report was read by then.
+    [third] = rows.add("wait", {"name": "third"})
+    eventually(lambda: rows.row(third).status == "completed", "the third task's end")
+    assert rows.row(ids[1]).status == "processing"
+    (pgsched_cli.directory / "after").touch()
+    eventually(lambda: rows.row(ids[1]).status == "completed", "the task's end")
+    assert rows.row(ids[1]).result == "after"
