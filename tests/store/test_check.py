@@ -391,6 +391,26 @@ class TestServers:
             assert not [problem.text for problem in problems(connection) if "prepared" in problem.text]
         assert texts[0].startswith("prepared transaction forgotten (role ")
 
+    def test_an_insert_that_wakes_a_supervisor_is_not_prepared(self, other: str) -> None:
+        """Documented in docs/limits.md, with the two ways around it."""
+        insert = "BEGIN; INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('a', now()); PREPARE TRANSACTION 'new'"
+        with psycopg.connect(other, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO pgsched_supervisors"
+                " (host, boot_id, pid_namespace, pid, started_ticks, processes, listening, lease_until)"
+                " VALUES ('h', 'b', 1, 1, 1, 1, true, now() + interval '1 minute')"
+            )
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="NOTIFY"):
+                connection.execute(insert)
+            connection.execute("ALTER TABLE scheduled_tasks DISABLE TRIGGER pgsched_wake")
+            connection.execute(insert)
+            connection.execute("ROLLBACK PREPARED 'new'")
+            connection.execute("ALTER TABLE scheduled_tasks ENABLE TRIGGER pgsched_wake")
+            connection.execute("UPDATE pgsched_supervisors SET listening = false")
+            connection.execute(insert)
+            connection.execute("ROLLBACK PREPARED 'new'")
+            connection.execute("DELETE FROM pgsched_supervisors")
+
     def test_a_forgotten_slot(self, other: str) -> None:
         """Its reader is a standby that sent the age of its oldest query, and was switched off."""
         with psycopg.connect(other, autocommit=True) as connection:
