@@ -326,6 +326,22 @@ async def test_depth_counts_what_is_due_by_type(dsn: str, table: Table) -> None:
         assert (await other.store.depth()).due == {"a": 4, "b": 0}
 
 
+async def test_depth_looks_at_each_group_once_however_many_there_are(table: Table) -> None:
+    table.sql(
+        "INSERT INTO scheduled_tasks (task_type, queue, run_at)"
+        " SELECT 'a' || i % 20, 'q' || i, now() FROM generate_series(1, 200) AS i"
+    )
+    for setting in ("enable_seqscan = off", "enable_bitmapscan = off", "jit = off"):
+        table.sql(f"SET {setting}")
+    [[[plan]]] = table.sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {load('depth').decode()}")
+    nodes, thrown_away = [plan["Plan"]], 0
+    while nodes:
+        node = nodes.pop()
+        nodes += node.get("Plans", [])
+        thrown_away += node.get("Rows Removed by Filter", 0) * node["Actual Loops"]
+    assert thrown_away < 200
+
+
 COUNTED = " WHERE depths IS NOT NULL"
 
 

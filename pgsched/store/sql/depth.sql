@@ -30,7 +30,7 @@ WITH RECURSIVE known AS MATERIALIZED (
         LIMIT 1
     ) AS oldest
 ), waiting AS (
-    SELECT head.queue,
+    SELECT head.queue, array_agg(head.task_type) AS task_types, array_agg(head.priority) AS priorities,
            max(date_part('epoch', now()) - date_part('epoch', head.run_at)) FILTER (WHERE isfinite(head.run_at))
                AS oldest_due
     FROM head
@@ -42,34 +42,34 @@ WITH RECURSIVE known AS MATERIALIZED (
         SELECT count(*) AS number
         FROM (
             SELECT
-            FROM head
+            FROM unnest(waiting.task_types, waiting.priorities) AS each (task_type, priority)
             CROSS JOIN LATERAL (
                 SELECT
                 FROM scheduled_tasks_live AS task
-                WHERE task.status = 'queued' AND task.task_type = head.task_type AND task.queue = head.queue
-                  AND task.priority = head.priority
+                WHERE task.status = 'queued' AND task.task_type = each.task_type AND task.queue = waiting.queue
+                  AND task.priority = each.priority
                 LIMIT 100000
             ) AS member
-            WHERE head.queue = waiting.queue
             LIMIT 100000
         ) AS capped
     ) AS counted
 ), due AS (
     SELECT kind.task_type, counted.number
-    FROM (SELECT DISTINCT task_type FROM head) AS kind
+    FROM (SELECT task_type, array_agg(queue) AS queues, array_agg(priority) AS priorities
+          FROM head
+          GROUP BY task_type) AS kind
     CROSS JOIN LATERAL (
         SELECT count(*) AS number
         FROM (
             SELECT
-            FROM head
+            FROM unnest(kind.queues, kind.priorities) AS each (queue, priority)
             CROSS JOIN LATERAL (
                 SELECT
                 FROM scheduled_tasks_live AS task
-                WHERE task.status = 'queued' AND task.task_type = head.task_type AND task.queue = head.queue
-                  AND task.priority = head.priority AND task.run_at <= now()
+                WHERE task.status = 'queued' AND task.task_type = kind.task_type AND task.queue = each.queue
+                  AND task.priority = each.priority AND task.run_at <= now()
                 LIMIT 100000
             ) AS member
-            WHERE head.task_type = kind.task_type
             LIMIT 100000
         ) AS capped
     ) AS counted
