@@ -2,7 +2,7 @@
 
 import re
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 import psycopg
@@ -21,9 +21,22 @@ OPTIONS = sections((PLACE / "options.md").read_text())
 CODES = (PLACE / "exit-codes.md").read_text()
 METRICS = (PLACE / "metrics.md").read_text()
 SQL = (PLACE / "sql.md").read_text()
-EVERYWHERE = ("--dsn", "--no-embedded", "--db-timeout")
+EVERYWHERE = ("--dsn", "--password-command", "--password-from", "--no-embedded", "--db-timeout")
 TYPED_ONLY = "*Typed only.*"
 TABLES = ("scheduled_tasks", "pgsched_failures", "pgsched_supervisors")
+
+
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    """All commands by what is typed, those of groups within the group too."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+COMMANDS = dict(commands(pgsched))
+LIKE_RUN = [name for name in COMMANDS if name.startswith("systemd ")]
 
 
 def options_of(command: click.Command, *, common: bool) -> set[tuple[str, str, bool]]:
@@ -37,7 +50,7 @@ def options_of(command: click.Command, *, common: bool) -> set[tuple[str, str, b
 
 def default(option: click.Option) -> str:
     said = re.search(r"\[default: (.*)\]", option.help or "")
-    if option.opts[0] == "--dsn":
+    if said is not None and said[1].startswith("libpq's environment"):
         return "none"
     return said[1] if said else "required" if option.required else "off" if option.is_flag else "none"
 
@@ -49,21 +62,28 @@ def described(text: str) -> set[tuple[str, str, bool]]:
 
 
 def test_every_command_has_a_section() -> None:
-    assert set(OPTIONS) == {"", "Every command", *pgsched.commands, "Variables without an option"}
+    assert set(OPTIONS) == {"", "Every command", *COMMANDS, "Variables without an option"}
 
 
-@pytest.mark.parametrize("name", pgsched.commands)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in LIKE_RUN])
 def test_every_option_is_there_with_its_default_and_no_other(name: str) -> None:
-    assert described(OPTIONS[name]) == options_of(pgsched.commands[name], common=False)
-    assert described(OPTIONS["Every command"]) == options_of(pgsched.commands[name], common=True)
+    assert described(OPTIONS[name]) == options_of(COMMANDS[name], common=False)
+    assert described(OPTIONS["Every command"]) == options_of(COMMANDS[name], common=True)
     assert f"`pgsched {name}" in OPTIONS[name]
+
+
+@pytest.mark.parametrize("name", LIKE_RUN)
+def test_what_has_the_options_of_run_has_these_besides(name: str) -> None:
+    all_options = options_of(COMMANDS[name], common=False) | options_of(COMMANDS[name], common=True)
+    of_run = described(OPTIONS["run"]) | described(OPTIONS["Every command"])
+    assert described(OPTIONS[name]) == all_options - of_run
 
 
 def test_every_variable_without_an_option_is_there() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "pgsched").rglob("*.py"))
     known = {
         str(option.envvar)
-        for command in pgsched.commands.values()
+        for command in COMMANDS.values()
         for option in command.params
         if isinstance(option, click.Option)
     }
