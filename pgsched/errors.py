@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every ``pgsched`` command (documented in README.md)."""
+    """The exit codes of every ``pgsched`` command (documented in docs/reference/exit-codes.md)."""
 
     OK = 0
     INCOMPLETE = 1

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from tests.pages import blocks, sections
 from tests.support import ROOT
 
 PAGE = ROOT / "docs/security.md"
@@ -23,9 +24,7 @@ _numbers = itertools.count()
 
 def statements(heading: str) -> list[str]:
     """The SQL below a heading of the page, a block an element; below none, what comes before the first."""
-    sections = ["", *re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)]
-    text = dict(zip(sections[::2], sections[1::2], strict=True))[heading]
-    return re.findall(r"^```sql\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return [block.text for block in blocks(sections(PAGE.read_text())[heading], "sql")]
 
 
 class Role:

@@ -67,7 +67,10 @@ def load(spec: str) -> App:
     try:
         found: Any = importlib.import_module(name)
     except BaseException as error:
-        raise LoadError(f"cannot import {name}: {error_line(error)}", traceback_text(error, _FRAMES) or "") from None
+        line = f"cannot import {name}: {error_line(error)}"
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            line += f", neither in {here} nor among what is installed"
+        raise LoadError(line, traceback_text(error, _FRAMES) or "") from None
     for part in attribute.split("."):
         try:
             found = getattr(found, part)

@@ -10,14 +10,12 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from tests.pages import blocks, queries, sections
 from tests.support import ROOT, Server
 
 PAGE = (ROOT / "docs/runbook.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-COMMANDS = sorted({line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()})
-QUERIES = sorted(
-    {query.strip() for kind, block in BLOCKS if kind == "sql" for query in block.split(";") if query.strip()}
-)
+COMMANDS = sorted({line for block in blocks(PAGE, "sh") for line in block.text.splitlines()})
+QUERIES = sorted({query for block in blocks(PAGE, "sql") for query in queries(block)})
 INLINE = sorted(set(re.findall(r"`(pgsched [^`]+)`", PAGE)))
 
 
@@ -29,7 +27,7 @@ def seen(server: Server, dsn: str) -> int:
 
 
 def test_there_are_blocks_of_both_kinds() -> None:
-    assert {kind for kind, _ in BLOCKS} == {"sh", "sql"}
+    assert {block.kind for block in blocks(PAGE)} == {"sh", "sql"}
     assert len(COMMANDS) >= 4
     assert len(QUERIES) >= 8
 
@@ -60,5 +58,5 @@ def test_a_query_of_the_page_runs(query: str, connect: Callable[..., psycopg.Con
 
 
 def test_every_link_within_the_page_leads_somewhere() -> None:
-    headings = {heading.lower() for heading in re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)}
+    headings = {heading.lower() for heading in sections(PAGE)}
     assert set(re.findall(r"\(#(\w+)\)", PAGE)) <= headings

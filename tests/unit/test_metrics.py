@@ -336,7 +336,9 @@ def test_our_metrics_do_not_meet_the_users(metrics: Metrics) -> None:
 
 
 def test_the_documentation_names_every_metric(metrics: Metrics, directory: Path) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", (ROOT / "docs/observing.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| (.*?) \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE
+    )
     documented = {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     _count_everything(metrics)
     found = {}
