@@ -68,7 +68,7 @@ def test_what_is_to_be_watched_is_there() -> None:
     named = set(re.findall(r"`(pgsched_\w+)`", PAGE.split("## 8.")[1]))
     assert named
     assert named <= set(
-        re.findall(r"^\| `(pgsched_\w+)`", (ROOT / "docs/observing.md").read_text(), flags=re.MULTILINE)
+        re.findall(r"^\| `(pgsched_\w+)`", (ROOT / "docs/reference/metrics.md").read_text(), flags=re.MULTILINE)
     )
 
 

@@ -86,7 +86,9 @@ def test_it_can_be_imported() -> None:
 
 
 def test_what_every_supervisor_tells_of_the_table_is_never_summed() -> None:
-    of_the_table = re.findall(r"^\| `(\w+)` .*\*table:\*", (ALERTS.parents[1] / "docs/observing.md").read_text(), re.M)
+    of_the_table = re.findall(
+        r"^\| `(\w+)` .*\*table:\*", (ALERTS.parents[1] / "docs/reference/metrics.md").read_text(), re.M
+    )
     assert "pgsched_queue_depth" in of_the_table
     texts = [query.expression for query in queries()] + [ALERTS.read_text()]
     found = [
