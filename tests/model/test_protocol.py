@@ -16,6 +16,9 @@ from tests.model.machine import SLOTS, Protocol, part_of
 from tests.model.oracle import Broken
 from tests.model.twins import HEALTHY, TWINS, Twin
 
+# Half a minute by itself; the more beside others, the slower their processor.
+pytestmark = pytest.mark.timeout(600)
+
 HISTORIES = 300
 STEPS = 60
 SEARCH = settings(
