@@ -118,15 +118,21 @@ class Harness:
 
 
 @asynccontextmanager
-async def pooled(**settings: Any) -> AsyncIterator[Harness]:
-    """A started pool; after it, every claim must have had its one outcome."""
-    harness = Harness(**settings)
+async def started(harness: Harness) -> AsyncIterator[Harness]:
+    """Its pool started; after it, every claim must have had its one outcome."""
     await harness.pool.start()
     try:
         yield harness
     finally:
         await harness.pool.stop()
     assert set(harness.outcomes) == set(harness.dispatched), "a claim without an outcome"
+
+
+@asynccontextmanager
+async def pooled(**settings: Any) -> AsyncIterator[Harness]:
+    """A started pool with these settings."""
+    async with started(Harness(**settings)) as harness:
+        yield harness
 
 
 def app_in(directory: Path, source: str, **settings: Any) -> Harness:

@@ -13,7 +13,7 @@ import pytest
 
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
-from tests.pool.conftest import Harness, app_in, pooled
+from tests.pool.conftest import Harness, app_in, pooled, started
 from tests.support import eventually, eventually_async, gone, process
 
 METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -54,13 +54,8 @@ def write(directory: Path, source: str) -> None:
 
 @asynccontextmanager
 async def written(directory: Path, source: str = FIRST, **settings: Any) -> AsyncIterator[Harness]:
-    harness = app_in(directory, source, **settings)
-    await harness.pool.start()
-    try:
+    async with started(app_in(directory, source, **settings)) as harness:
         yield harness
-    finally:
-        await harness.pool.stop()
-    assert set(harness.outcomes) == set(harness.dispatched), "a claim without an outcome"
 
 
 async def begun(harness: Harness, directory: Path, name: str = "0") -> int:
