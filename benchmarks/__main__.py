@@ -27,7 +27,13 @@ FAILED, USAGE = 1, 2
 PARAMS = ("tasks", "rate", "seconds", "minutes")
 OPTIONS = (
     click.option("--dsn", metavar="DSN", help="The server to measure.  [default: an embedded one of its own]"),
-    click.option("--json", "json_path", metavar="PATH", type=click.Path(path_type=Path), help="Keep the figures here."),
+    click.option(
+        "--json",
+        "json_path",
+        metavar="PATH",
+        type=click.Path(path_type=Path),
+        help="Keep the figures here: a file, or a directory.",
+    ),
     click.option("--repeat", metavar="N", type=click.IntRange(1), help="Runs.  [default: 1 to 3, with --quick 1]"),
     click.option("--quick", is_flag=True, help="Small sizes: only to see that it runs."),
     click.option("--processes", metavar="N", default=2, show_default=True, type=click.IntRange(1), help="Workers."),
@@ -95,10 +101,14 @@ def run_all(json_path: Path | None, **options: Any) -> int:
     return FAILED if failed else 0
 
 
-def _add(name: str, about: str) -> None:
-    @commands.command(name, help=f"{about[0].upper()}{about[1:]}.")
+def add_scenario(group: click.Group, name: str, about: str) -> None:
+    """Give a scenario a command of its own."""
+
+    @group.command(name, help=f"{about[0].upper()}{about[1:]}.")
     @with_options
     def run_one(json_path: Path | None, **options: Any) -> int:
+        if json_path and json_path.is_dir():
+            json_path /= f"{name}.json"
         _prepare(json_path and json_path.parent)
         with server(options["dsn"]) as measured:
             session = Session(measured, _request(**options))
@@ -124,7 +134,7 @@ def _request(*, repeat: int | None, quick: bool, processes: int, **others: Any) 
 
 
 for _name, _entry in SCENARIOS.items():
-    _add(_name, _entry.about)
+    add_scenario(commands, _name, _entry.about)
 
 
 def main() -> int:

@@ -56,15 +56,23 @@ UNITS: Final[Mapping[str, str]] = {
 }
 
 SIZES: Final = """
-    SELECT pg_table_size('scheduled_tasks_live') AS live_table_mb,
-           pg_indexes_size('scheduled_tasks_live') AS live_index_mb,
-           pg_table_size('scheduled_tasks_ended') AS ended_table_mb,
-           pg_indexes_size('scheduled_tasks_ended') AS ended_index_mb,
-           pg_total_relation_size('pgsched_failures') AS failures_mb,
-           pg_total_relation_size('pgsched_supervisors') AS supervisors_mb,
-           (SELECT sum(pg_stat_get_dead_tuples(relation::regclass))
-            FROM unnest(ARRAY['scheduled_tasks_live', 'scheduled_tasks_ended', 'pgsched_supervisors',
-                              'pgsched_failures']) AS relation)::bigint AS dead_tuples
+    WITH leaf AS (
+        SELECT relation AS root, relid
+        FROM unnest(ARRAY['scheduled_tasks_live', 'scheduled_tasks_ended', 'pgsched_supervisors',
+                          'pgsched_failures']) AS relation
+        CROSS JOIN LATERAL (
+            SELECT relid FROM pg_partition_tree(relation::regclass) WHERE isleaf
+            UNION SELECT relation::regclass
+        ) AS part
+    )
+    SELECT sum(pg_table_size(relid)) FILTER (WHERE root = 'scheduled_tasks_live')::bigint AS live_table_mb,
+           sum(pg_indexes_size(relid)) FILTER (WHERE root = 'scheduled_tasks_live')::bigint AS live_index_mb,
+           sum(pg_table_size(relid)) FILTER (WHERE root = 'scheduled_tasks_ended')::bigint AS ended_table_mb,
+           sum(pg_indexes_size(relid)) FILTER (WHERE root = 'scheduled_tasks_ended')::bigint AS ended_index_mb,
+           sum(pg_total_relation_size(relid)) FILTER (WHERE root = 'pgsched_failures')::bigint AS failures_mb,
+           sum(pg_total_relation_size(relid)) FILTER (WHERE root = 'pgsched_supervisors')::bigint AS supervisors_mb,
+           sum(pg_stat_get_dead_tuples(relid))::bigint AS dead_tuples
+    FROM leaf
 """
 
 Sample = dict[str, float]
@@ -131,7 +139,7 @@ def _samples(
         time.sleep(max(begin + seconds * turn / count - time.monotonic(), 0.0))
         if load.error is not None:
             raise RuntimeError(f"the load ended: {load.error}") from load.error
-        sample = _processes(running) | _sizes(connection) | _files(metrics) | pace.sample()
+        sample = _processes(running) | table_sizes(connection) | _files(metrics) | pace.sample()
         bench.progress(f"{seconds - (time.monotonic() - begin):.0f} s to go, {sample['tasks_per_s']:.0f} tasks/s")
         scaled = {name: value / PER_UNIT.get(UNITS[name], 1) for name, value in sample.items()}
         yield time.monotonic() - begin, scaled
@@ -189,7 +197,7 @@ def _processes(running: Supervisor) -> Sample:
     return sample
 
 
-def _sizes(connection: psycopg.Connection) -> Sample:
+def table_sizes(connection: psycopg.Connection) -> Sample:
     cursor = connection.execute(SIZES)
     [row] = cursor.fetchall()
     return {column.name: float(value) for column, value in zip(cursor.description or (), row, strict=True)}

@@ -4,9 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from benchmarks import running
+from benchmarks.__main__ import add_scenario
 from benchmarks.registry import SCENARIOS, Entry
 from benchmarks.report import page, read
 from benchmarks.results import document, summarise, surroundings
@@ -68,6 +71,18 @@ def test_what_is_kept_says_what_it_was_measured_on(session: Session, tmp_path: P
         {"name": "tasks_per_s", "value": 7.0, "unit": "1/s", "min": 7.0, "max": 7.0, "runs": [7.0, 7.0]},
         {"name": "postgres_cores", "value": None, "unit": "", "min": None, "max": None, "runs": [None, None]},
     ]
+
+
+@pytest.mark.parametrize("given", ["", "good.json", "new/good.json"])
+def test_one_scenario_keeps_its_figures_in_a_file_or_under_its_name_in_a_directory(
+    session: Session, empty_dsn: str, tmp_path: Path, given: str
+) -> None:
+    group = click.Group()
+    add_scenario(group, "good", "the good one")
+    arguments = ["good", "--dsn", empty_dsn, "--tasks", "7", "--json", str(tmp_path / given)]
+    outcome = CliRunner().invoke(group, arguments, catch_exceptions=False)
+    assert outcome.exit_code == 0
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["good.json"]
 
 
 @pytest.fixture
