@@ -302,7 +302,9 @@ class Exchange:
         # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
         trusted = self._trust.trusted(self.clock())
         if answer.claims and trusted:
-            self._holdings.add(answer.claims)
+            if replaced := self._holdings.add(answer.claims):
+                # Cancelled and queued anew before anybody could tell us: the earlier claim is not to be begun any more.
+                self._backlog.discard(set(replaced).__contains__)
             self._backlog.push(answer.claims)
             # Slots wait for it; the books below can wait for them.
             self._feed()

@@ -22,10 +22,15 @@ class Holdings:
         # The fence alone does not do: who empties the table with RESTART IDENTITY has both numbers begin again.
         return self._claims.get(claim.task_id) == claim
 
-    def add(self, claims: Iterable[Claim]) -> None:
-        """Take claims into the books."""
+    def add(self, claims: Iterable[Claim]) -> list[Claim]:
+        """Take claims into the books; return the earlier ones of the same tasks, which are closed by that."""
+        replaced = []
         for claim in claims:
+            former = self._claims.get(claim.task_id)
+            if former is not None:
+                replaced.append(former)
             self._claims[claim.task_id] = claim
+        return replaced
 
     def remove(self, *claims: Claim) -> None:
         """Close claims; those that are not held (any more) are ignored."""

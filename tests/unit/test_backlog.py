@@ -52,7 +52,7 @@ def test_discard_takes_out_only_what_is_named() -> None:
 
 def test_a_claim_is_held_by_its_fence_and_not_by_its_task_alone() -> None:
     holdings = Holdings()
-    holdings.add([claim(1, fence=4)])
+    assert holdings.add([claim(1, fence=4)]) == []
     assert claim(1, fence=4) in holdings
     assert claim(1, fence=3) not in holdings
     holdings.remove(claim(1, fence=3))
@@ -61,5 +61,6 @@ def test_a_claim_is_held_by_its_fence_and_not_by_its_task_alone() -> None:
     assert again not in holdings, "another row, in a table that was emptied with RESTART IDENTITY"
     holdings.remove(again)
     assert holdings.ids() == [1]
-    holdings.remove(claim(1, fence=4))
+    assert holdings.add([claim(1, fence=6), claim(2, fence=1)]) == [claim(1, fence=4)]
+    holdings.remove(claim(1, fence=6), claim(2, fence=1))
     assert len(holdings) == 0

@@ -223,6 +223,18 @@ def test_what_is_claimed_is_held_and_waits_in_the_backlog(bench: Bench) -> None:
     assert [one.task_id for one in bench.backlog.claims()] == [1, 2]
 
 
+def test_a_task_that_is_claimed_anew_waits_once(bench: Bench) -> None:
+    """Somebody cancelled it, and queued it again, before we were told of either."""
+    bench.store.ready = [claim(1), claim(2)]
+    bench.turn()
+    bench.store.ready = [claim(1, fence=3)]
+    bench.free = 3
+    bench.now += 10
+    bench.turn()
+    assert bench.backlog.claims() == [claim(2), claim(1, fence=3)]
+    assert claim(1, fence=3) in bench.holdings
+
+
 def test_verdicts_and_wants_share_one_round_trip(bench: Bench) -> None:
     bench.store.ready = [claim(2)]
     bench.holdings.add([claim(1)])
