@@ -48,7 +48,14 @@ class Trial:
                 loaded = await self._answer
         except TimeoutError:
             raise PoolError(f"cannot import {self._settings.app}: it takes longer than {limit:g} s") from None
-        return read_tasks(loaded.task_types or [])
+        try:
+            return read_tasks(loaded.task_types or [])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # The one thing that a reload does not read anew is ourselves.
+            raise PoolError(
+                f"cannot import {self._settings.app}: it comes with another version of pgsched, "
+                f"for which a restart is needed ({error!r})"
+            ) from None
 
     def groups(self) -> list[int]:
         """None: the forkserver in service looks after the workers, until this one takes over."""

@@ -275,6 +275,22 @@ async def test_an_import_that_takes_too_long_is_a_reload_that_failed(tmp_path: P
         assert await value(harness, "former") == "1"
 
 
+async def test_another_version_of_pgsched_is_a_reload_that_failed(tmp_path: Path) -> None:
+    """It was installed over the one that runs, and describes task types otherwise."""
+    other = """
+from pgsched.pool import boot
+ours = boot.describe_tasks
+boot.describe_tasks = lambda app: [{**each, "colour": "red"} for each in ours(app)]
+"""
+    async with written(tmp_path) as harness:
+        before = harness.forkserver
+        write(tmp_path, SECOND + other)
+        with pytest.raises(PoolError, match="another version of pgsched, for which a restart is needed"):
+            await harness.reload()
+        assert harness.forkserver == before
+        assert await value(harness, "version") == "1"
+
+
 async def test_a_forkserver_that_is_killed_while_it_imports_is_a_reload_that_failed(tmp_path: Path) -> None:
     async with written(tmp_path) as harness:
         write(tmp_path, "import time\ntime.sleep(600)\napp = App()")
