@@ -7,6 +7,7 @@ in the workers, which get the current directory on their path.
 import asyncio
 import dataclasses
 import gc
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,8 @@ def run(context: click.Context, /, app: str, database: Database, wait_for_databa
     settings = Settings.parse(app, options, names)
     if settings.processes > (cpus := available_cpus()):
         say(f"warning: {names['processes']} {settings.processes}, but this process may use only {cpus} CPUs")
+    # Until the loop listens for it, it would end us. A handler: what is ignored stays so in programs that we start.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     # Before anything is started and logged: what is wrong with the database is then the only line.
     with _reached(database, wait_for_database) as connection:
         _demand_partitions(connection, settings, names["partitions"])

@@ -151,6 +151,8 @@ def test_a_database_that_is_away_at_the_start_is_waited_for(
     command = pgsched_cli("run", APP, "--processes", "1", environment=environment)
     command.wait_for("pgsched: waiting 50 s for the database: cannot connect to ")
     assert not notify.ready
+    # There is nothing to reload yet.
+    command.signal(signal.SIGHUP)
     proxy.pass_on()
     eventually(lambda: notify.ready, "it is ready", timeout=20)
     assert command.err.count("waiting") == 1
