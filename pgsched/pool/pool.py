@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pgsched.errors import PoolError
 from pgsched.model import Claim, Outcome, OutcomeKind, TaskType
-from pgsched.pool import boot
+from pgsched.pool import boot, descriptors
 from pgsched.pool.deaths import LOST
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.slot import Ended, Slot
@@ -74,6 +74,12 @@ class Pool:
             raise PoolError(
                 f"{self.settings.app} starts a supervisor when it is imported: "
                 'put that under `if __name__ == "__main__":`, because workers import the module too'
+            )
+        descriptors.allow()
+        if (processes := self.settings.processes) > (room := descriptors.room()):
+            raise PoolError(
+                f"processes {processes}: this process may have descriptors for {room}; "
+                "raise `ulimit -n`, or LimitNOFILE= of the service"
             )
         self._workers.collector.open()
         # From now on one turn sets the alarm for the next.
@@ -210,9 +216,11 @@ class Pool:
         return max(due - now, 0.0)
 
     def resize(self, processes: int) -> None:
-        """Have so many slots; the worker of one that is too many ends when its tasks have."""
+        """Have so many slots, or as many as there are descriptors for; the worker of one that is too many ends when its
+        tasks have."""
         if processes < 1:
             raise ValueError(f"processes {processes}: must be at least 1")
+        processes = min(processes, descriptors.room())
         self.settings = dataclasses.replace(self.settings, processes=processes)
         self._workers.resize(processes)
 

@@ -111,14 +111,16 @@ class Changes:
         if before == wanted:
             return
         self._pool.resize(wanted)
-        self._changed(processes=wanted)
-        crowded = wanted > max(before, cpus := available_cpus())
+        self._wanted = processes = self._pool.settings.processes
+        self._changed(processes=processes)
+        crowded, short = processes > max(before, cpus := available_cpus()), processes < wanted
         self._observer.event(
             "resized",
-            logging.WARNING if crowded else logging.INFO,
-            processes=wanted,
+            logging.WARNING if crowded or short else logging.INFO,
+            processes=processes,
             before=before,
             cpus=cpus if crowded else None,
+            too_many=wanted if short else None,
         )
 
     async def _reload(self, exchange: Exchange) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import os
+import resource
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,40 @@ async def test_the_number_of_slots_can_be_changed(tmp_path: Path) -> None:
         await harness.free(3)
         with pytest.raises(ValueError, match="processes 0"):
             harness.pool.resize(0)
+
+
+@contextmanager
+def descriptors_allowed(soft: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_there_are_no_more_slots_than_descriptors_for_them() -> None:
+    """The pool would give up: its workers could not be started."""
+    async with pooled() as harness:
+        with descriptors_allowed(128):
+            harness.pool.resize(1000)
+            assert harness.pool.settings.processes == 14
+            await harness.free(14)
+            assert not harness.said("restart_delayed")
+            harness.pool.resize(1)
+            await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
+
+
+async def test_a_pool_takes_the_descriptors_that_it_may_have() -> None:
+    with descriptors_allowed(32):
+        async with pooled(processes=3) as harness:
+            await harness.free(3)
+
+
+async def test_a_pool_that_is_too_large_for_its_descriptors_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsched.pool.descriptors.allow", lambda: None)
+    with descriptors_allowed(128), pytest.raises(PoolError, match=r"^processes 15: .* descriptors for 14; raise "):
+        await Harness(processes=15).pool.start()
 
 
 async def test_slots_without_a_task_go_first(tmp_path: Path) -> None:

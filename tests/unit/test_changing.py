@@ -42,12 +42,13 @@ class Pool:
         self.task_types = OLD
         self.ahead: list[Claim] = []
         self.sizes: list[int] = []
+        self.room = MAX_PROCESSES
         self.error: PgschedError | None = None
         self.loads = 0
 
     def resize(self, processes: int) -> None:
         self.sizes.append(processes)
-        self.settings = dataclasses.replace(self.settings, processes=processes)
+        self.settings = dataclasses.replace(self.settings, processes=min(processes, self.room))
 
     @asynccontextmanager
     async def reload(self) -> AsyncIterator[Callable[[], None]]:
@@ -149,6 +150,17 @@ async def test_more_slots_than_cpus_are_told(monkeypatch: pytest.MonkeyPatch) ->
         for number in (3, 4, 3):
             bench.changes.resize(number)
     assert [fields["cpus"] for name, fields in bench.observer.events if name == "resized"] == [None, 3, None]
+
+
+async def test_more_slots_than_there_is_room_for_are_told_and_not_wanted_any_longer() -> None:
+    bench = Bench()
+    bench.pool.room = 4
+    async with bench.running():
+        bench.changes.resize(100)
+        bench.changes.step(-1)
+    resized = [fields for name, fields in bench.observer.events if name == "resized"]
+    assert [(fields["processes"], fields["too_many"]) for fields in resized] == [(4, 100), (3, None)]
+    assert bench.changes.identity.processes == 3
 
 
 async def test_a_reload_gives_back_what_the_new_app_lacks() -> None:
