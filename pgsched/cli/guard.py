@@ -5,6 +5,7 @@ is shown has had its passwords taken out first, because a DSN may stand in any a
 """
 
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,9 @@ BROKEN_PIPE = 141
 """The reader of our output went away: 128 + SIGPIPE, as for any other program."""
 INTERRUPTED = 130
 """Ended by Ctrl-C: 128 + SIGINT."""
+
+PATIENCE = 5.0
+"""Seconds in which whoever reads standard error must take something, or a line is dropped."""
 
 DEBUG = "PGSCHED_DEBUG"
 _LONGEST = 2000
@@ -43,7 +47,7 @@ def guarded(body: Callable[[], int]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        _abandon_output()
+        _abandon(1)
         return BROKEN_PIPE
     except Exception as error:
         say(f"internal error: {type(error).__name__}: {error} ({DEBUG}=1 shows where)")
@@ -52,8 +56,13 @@ def guarded(body: Callable[[], int]) -> int:
 
 
 def say(text: str) -> None:
-    """Print one ``pgsched: ...`` line on standard error."""
-    click.echo(f"pgsched: {one_line(text)}", err=True)
+    """Print one ``pgsched: ...`` line on standard error, if that takes it: the end must come, with its exit code."""
+    try:
+        if _takes_more():
+            click.echo(f"pgsched: {one_line(text)}", err=True)
+    except OSError:
+        # Its reader has gone, or the disk is full.
+        _abandon(2)
 
 
 def one_line(text: str) -> str:
@@ -78,7 +87,7 @@ def _flushed(code: int) -> int:
     try:
         _flush()
     except BrokenPipeError:
-        _abandon_output()
+        _abandon(1)
         return BROKEN_PIPE
     return code
 
@@ -88,8 +97,17 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _abandon_output() -> None:
-    """Point the broken descriptor at nothing, or the interpreter complains when it flushes at its end."""
+def _takes_more() -> bool:
+    """Whether standard error is no pipe that is full and stays so."""
+    try:
+        return bool(select.select([], [sys.stderr], [], PATIENCE)[1])
+    except (OSError, TypeError, ValueError):
+        # It is closed, or no file.
+        return True
+
+
+def _abandon(descriptor: int) -> None:
+    """Point what is broken at nothing, or the interpreter complains when it flushes at its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
+    os.dup2(nothing, descriptor)
     os.close(nothing)

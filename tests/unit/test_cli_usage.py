@@ -1,10 +1,13 @@
 """What a user can mistype ends in one line and exit code 2, before anything is connected or started (F83)."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from pgsched.cli.main import main
+from tests.support import PATIENCE, ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +175,31 @@ def test_more_workers_than_cpus_is_a_warning(capsys: pytest.CaptureFixture[str])
     assert code == 2
     assert lines[0].startswith("pgsched: warning: --processes 1024, but this process may use only ")
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize("stderr", ["closed pipe", "full pipe", "full disk"])
+def test_f13_the_exit_code_is_told_where_the_line_cannot_be(stderr: str) -> None:
+    """F13: a service manager goes by it, and would wait for ever for a command that waits for a reader."""
+    reading, writing = os.pipe()
+    output = os.open("/dev/full", os.O_WRONLY) if stderr == "full disk" else writing
+    if stderr == "full pipe":
+        fill(writing)
+    else:
+        os.close(reading)
+    command = subprocess.Popen([sys.executable, "-m", "pgsched", "run", "nonsense"], cwd=ROOT, stderr=output)
+    try:
+        assert command.wait(PATIENCE) == 2
+    finally:
+        command.kill()
+        command.wait()
+        for descriptor in {writing, output} | ({reading} if stderr == "full pipe" else set()):
+            os.close(descriptor)
+
+
+def fill(pipe: int) -> None:
+    os.set_blocking(pipe, False)
+    try:
+        while os.write(pipe, b"x"):
+            pass
+    except BlockingIOError:
+        os.set_blocking(pipe, True)
