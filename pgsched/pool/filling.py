@@ -201,7 +201,7 @@ class Filler:
         try:
             process = Process(self._sink)
         except OSError as error:
-            slot.due = now + self.count(now, 0.0, False, PoolError(f"cannot start a worker: {error}"))
+            slot.due = now + self._lack(now, PoolError(f"cannot start a worker: {error}"))
             return
         number = next(self._numbers)
         if not self._keeper.fork(number, process.ends()):
@@ -243,7 +243,7 @@ class Filler:
             if not given_up:
                 slot.abandon()
                 now = time.monotonic()
-                slot.due = now + self.count(now, 0.0, False, PoolError(f"cannot fork a worker: {message.error}"))
+                slot.due = now + self._lack(now, PoolError(f"cannot fork a worker: {message.error}"))
             return
         if given_up:
             # It ends when it finds its socket closed.
@@ -261,6 +261,11 @@ class Filler:
                 # The forkserver's end is counted, and this is the same misfortune.
                 slot.abandon()
                 slot.due = time.monotonic()
+
+    def _lack(self, now: float, error: PgschedError) -> float:
+        """The host has no room for another worker; while there are others, that is no reason to end them."""
+        at_work = any(slot.state in (SlotState.IDLE, SlotState.BUSY) for slot in self._slots.values())
+        return self.count(now, 0.0, at_work, error)
 
     def count(self, now: float, lived: float, killed: bool, error: PgschedError) -> float:
         """Count an end that no task answers for; return the seconds until the next attempt."""

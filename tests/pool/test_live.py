@@ -14,6 +14,7 @@ import pytest
 
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
+from pgsched.rules.restart import Intensity
 from tests.pool.conftest import Harness, app_in, pooled, started
 from tests.support import eventually, eventually_async, gone, process
 
@@ -127,6 +128,19 @@ async def test_a_pool_that_is_too_large_for_its_descriptors_is_not_started(monke
     monkeypatch.setattr("pgsched.pool.descriptors.allow", lambda: None)
     with descriptors_allowed(128), pytest.raises(PoolError, match=r"^processes 15: .* descriptors for 14; raise "):
         await Harness(processes=15).pool.start()
+
+
+async def test_a_host_without_room_for_more_workers_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pooled() as harness:
+        monkeypatch.setattr("pgsched.pool.descriptors.room", lambda: 2)
+        harness.pool._workers.filler._intensity = Intensity(limit=0)
+        with descriptors_allowed(3):
+            harness.pool.resize(2)
+            await eventually_async(lambda: len(harness.said("restart_delayed")) > 1)
+            assert "cannot start a worker: [Errno 24]" in harness.said("restart_delayed")[0]["error"]
+            harness.pool.turn()
+            assert await value(harness, "noop") is None
+        await harness.free(2)
 
 
 async def test_slots_without_a_task_go_first(tmp_path: Path) -> None:
