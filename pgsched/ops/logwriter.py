@@ -10,6 +10,7 @@ import errno
 import os
 import queue
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -71,6 +72,8 @@ class LogWriter:
         self._thread.join(timeout)
 
     def _run(self) -> None:
+        # A terminal may send it to whoever writes from the background, again and again, as long as he listens for it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
         asked = time.monotonic()
         ending = False
         while not ending:

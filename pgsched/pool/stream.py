@@ -6,6 +6,7 @@ ever, so nobody waits for the end of file. Runs in the parent, in the loop.
 
 import os
 import select
+import signal
 import socket
 import stat
 from collections.abc import Callable
@@ -67,6 +68,8 @@ class Sink:
         else:
             self._write = lambda data: os.write(own, data)
             self._close = lambda: os.close(own)
+        if os.isatty(descriptor):
+            self._write = _undisturbed(self._write)
 
     def write(self, data: bytes) -> None:
         """Write whole lines, or as much of them as there is room for. Never blocks, never raises."""
@@ -89,6 +92,19 @@ class Sink:
     def close(self) -> None:
         """Give back what was opened."""
         self._close()
+
+
+def _undisturbed(write: Callable[[bytes], int]) -> Callable[[bytes], int]:
+    """A terminal may send SIGTTOU to who writes from the background, again and again, as long as he listens for it."""
+
+    def without_signal(data: bytes) -> int:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
+        try:
+            return write(data)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return without_signal
 
 
 class Stream:

@@ -50,6 +50,47 @@ async def test_f13_floods_and_kills_stall_nobody(capfd: pytest.CaptureFixture[st
     assert {len(line) for line in captured.splitlines()} == {127}
 
 
+BACKGROUND = r"""
+import os, signal, termios
+from pgsched.ops.logwriter import LogWriter
+from pgsched.pool.stream import Sink
+
+# As the leader of a session we take it for our own.
+terminal = os.open(os.ttyname(2), os.O_RDWR)
+modes = termios.tcgetattr(terminal)
+modes[3] |= termios.TOSTOP
+termios.tcsetattr(terminal, termios.TCSANOW, modes)
+if background := os.fork():
+    _, status = os.waitpid(background, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+os.setpgid(0, 0)
+heard = []
+signal.signal(signal.SIGTTOU, lambda *_: heard.append(1))
+signal.alarm(20)
+Sink().write(b"from a worker\n")
+writer = LogWriter(2, dropped_line=str)
+writer.put(b"from us\n")
+writer.close(20)
+os._exit(len(heard))
+"""
+
+
+def test_a_terminal_that_stops_who_writes_from_the_background_is_written_to_all_the_same() -> None:
+    """It sends SIGTTOU, which means one process less to a supervisor, and lets nobody go on who only listens for it."""
+    ours, theirs = os.openpty()
+    command = subprocess.Popen(
+        [sys.executable, "-c", BACKGROUND], cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    try:
+        assert command.wait(60) == 0
+        assert os.read(ours, 1000) == b"from a worker\r\nfrom us\r\n"
+    finally:
+        command.kill()
+        command.wait()
+        os.close(ours)
+
+
 @pytest.mark.parametrize("where", ["full", "closed", "no space"])
 def test_f13_a_parent_whose_own_output_is_stuck_goes_on(where: str) -> None:
     """A process of its own, because it is the parent's standard error that is stuck."""
