@@ -1,5 +1,6 @@
 """The entry point of ``pgsched`` and its group of commands."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     :param arguments: without the program's name; default ``sys.argv[1:]``.
     """
+    # One that was closed before we started would be a socket's by and by, and get what workers print.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             # A locale that cannot show a character must not end a command that has done its work.

@@ -1,5 +1,6 @@
 """The way up: nobody is told "ready" before the database says so, nothing hangs, and signals are heard meanwhile."""
 
+import os
 import signal
 import socket
 import time
@@ -168,6 +169,33 @@ def test_the_wait_for_a_database_has_an_end(proxy: Proxy, pgsched_cli: CommandLi
     assert time.monotonic() - started >= 1.0
     assert ended.code == 3, ended
     assert len(ended.err.splitlines()) == 2, ended
+
+
+PRINTS = """
+import os
+from pgsched import App
+
+app = App()
+
+@app.task
+def shout() -> None:
+    os.write(2, bytes(range(32)) + b"\\n")
+"""
+
+
+def test_what_workers_print_is_no_signal_where_streams_were_closed(rows: Rows, pgsched_cli: CommandLine) -> None:
+    """The loop's own sockets would get their numbers, and a byte in there stands for a signal."""
+    pgsched_cli.module("prints", PRINTS)
+    closed = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+    command = pgsched_cli("run", "prints:app", "--processes", "1", wrapper=closed)
+    for _ in range(2):
+        rows.add("shout")
+        rows.all_ended()
+    assert rows.count("status = 'completed'") == 2
+    assert {os.readlink(f"/proc/{command.pid}/fd/{number}") for number in range(3)} == {os.devnull}
+    assert command.running
+    command.signal(signal.SIGTERM)
+    assert command.wait().code == 0, command
 
 
 def connects_to(pid: int, port: int) -> bool:
