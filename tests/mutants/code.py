@@ -656,6 +656,13 @@ SUPERVISOR: Final = (
         f"{EXCHANGE}::test_last_words_are_tried_as_often_as_was_said",
     ),
     Mutant(
+        "exchange-claimed-anew",
+        "supervisor/exchange.py",
+        "self._backlog.discard(set(replaced).__contains__)",
+        "pass",
+        f"{EXCHANGE}::test_a_task_that_is_claimed_anew_waits_once",
+    ),
+    Mutant(
         "holdings-fence",
         "supervisor/holdings.py",
         "self._claims.get(claim.task_id) == claim",
