@@ -39,7 +39,8 @@ async def listen(dsn: str, *, timeout: float, on_ready: Callable[[], None], on_h
     # What comes while an answer is read goes through the driver.
     connection.add_notify_handler(lambda notify: on_hint(Hint(notify.payload, notify.pid)))
     try:
-        await deadline(connection, connection.execute(load("listen")), timeout)
+        for statement in ("session", "listen"):
+            await deadline(connection, connection.execute(load(statement)), timeout)
         on_ready()
         while True:
             await _hear(connection.pgconn, on_hint, SILENCE)

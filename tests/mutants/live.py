@@ -192,4 +192,18 @@ LIVE: Final = (
         "if False:",
         "pool/test_output.py::test_a_terminal_that_stops_who_writes_from_the_background_is_written_to_all_the_same",
     ),
+    Mutant(
+        "idle-sessions",
+        "store/sql/session.sql",
+        "set_config('idle_session_timeout', '0', false)",
+        "NULL",
+        "system/test_outage.py::test_a_limit_on_idle_sessions_ends_none_that_waits_for_work",
+    ),
+    Mutant(
+        "standard-streams",
+        "cli/main.py",
+        "while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:",
+        "while (descriptor := os.open(os.devnull, os.O_RDWR)) < 0:",
+        "system/test_startup.py::test_what_workers_print_is_no_signal_where_streams_were_closed",
+    ),
 )

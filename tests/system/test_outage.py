@@ -219,6 +219,22 @@ def test_f40_a_listener_whose_session_is_terminated_listens_again(
     stops(command)
 
 
+@pytest.mark.unpooled
+def test_a_limit_on_idle_sessions_ends_none_that_waits_for_work(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine
+) -> None:
+    server.sql(f'ALTER DATABASE "{database_of(dsn)}" SET idle_session_timeout = 500')
+    command = pgsched_cli("run", APP, *ALONE)
+    until = time.monotonic() + 3
+    before = eventually(lambda: found if len(found := server.backends(dsn)) == 4 else [], "it has all its connections")
+    eventually(lambda: time.monotonic() > until)
+    assert [found.pid for found in server.backends(dsn)] == [found.pid for found in before]
+    [task_id] = rows.add("tick")
+    eventually(lambda: rows.row(task_id).status == "completed", "the hint was heard")
+    assert not warnings(command)
+    stops(command)
+
+
 def test_f49_no_session_is_in_a_transaction_while_tasks_run(
     server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
