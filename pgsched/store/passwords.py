@@ -135,6 +135,7 @@ class Command:
         self._shown = shown
         self._told = told
         self._process: subprocess.Popen[bytes] | None = None
+        self._given_up: subprocess.Popen[bytes] | None = None
 
     def ask(self, seconds: float) -> str:
         """Run it."""
@@ -161,11 +162,13 @@ class Command:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        if self._given_up is process:
+            raise DatabaseError(f"{self._shown} was given up before it gave a password")
         return self._answer(out, err, process.returncode if ended else None, seconds)
 
     def give_up(self) -> None:
         """Kill it."""
-        process = self._process
+        process = self._given_up = self._process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

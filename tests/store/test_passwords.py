@@ -95,6 +95,18 @@ async def test_who_is_cancelled_leaves_nothing_behind(monkeypatch: pytest.Monkey
     await asyncio.to_thread(eventually, lambda: gone(pid))
 
 
+async def test_who_shares_what_somebody_else_gives_up_is_told_so() -> None:
+    """It is nobody's failure, and not the kernel that has killed it."""
+    command = Command(["sleep", "63"], "it")
+    source = Passwords(command)
+    calls = [asyncio.create_task(asyncio.to_thread(source.get, 60)) for _ in range(2)]
+    await asyncio.to_thread(eventually, lambda: command._process)
+    source.give_up()
+    for error in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(error, DatabaseError)
+        assert str(error) == "it was given up before it gave a password"
+
+
 def test_an_agent_that_stays_delays_nobody() -> None:
     """It has the pipes open for as long as it lives, which is not long: it is in the same group."""
     began = time.monotonic()
