@@ -565,8 +565,15 @@ STATEMENTS: Final = (
     Mutant(
         "hints-whose-limit",
         "store/sql/hints.sql",
-        "CASE current_setting('statement_timeout') WHEN '0' THEN set_config('statement_timeout', $1, $2::boolean) END",
-        "set_config('statement_timeout', $1, $2::boolean)",
+        "CASE WHEN current_setting('statement_timeout')::interval NOT BETWEEN interval '1 ms'",
+        "CASE WHEN current_setting('statement_timeout')::interval NOT BETWEEN interval '1 day'",
+        "store/test_connection.py",
+    ),
+    Mutant(
+        "hints-higher-limit",
+        "store/sql/hints.sql",
+        "AND ($1::text || ' ms')::interval",
+        "AND interval '1 day'",
         "store/test_connection.py",
     ),
 )

@@ -387,16 +387,21 @@ class TestDeadline:
         assert await store._lease.run(("backend", ())) == session
         await store.close()
 
-    async def test_a_limit_that_the_role_has_stays(self, dsn: str, server: Server) -> None:
-        server.sql(f"ALTER DATABASE \"{database_of(dsn)}\" SET statement_timeout = '1234ms'")
+    @pytest.mark.parametrize(
+        ("limit", "told"), [("1234ms", "1234ms"), ("8s", "8s"), ("5min", "9s"), ("2d", "9s"), ("0", "9s")]
+    )
+    async def test_a_lower_limit_that_the_role_has_stays(self, limit: str, told: str, dsn: str, server: Server) -> None:
+        """Under a higher one, those whose client has left would wait on, more with each attempt, until no session is
+        left."""
+        server.sql(f"ALTER DATABASE \"{database_of(dsn)}\" SET statement_timeout = '{limit}'")
         store = Store(dsn)
         await store.open()
 
-        async def limit(connection: psycopg.AsyncConnection) -> str:
+        async def found(connection: psycopg.AsyncConnection) -> str:
             cursor = await connection.execute("SHOW statement_timeout")
             return str((await cursor.fetchone() or ("",))[0])
 
-        assert await store._work.call(limit) == "1234ms"
+        assert await store._work.call(found) == told
         await store.close()
 
     async def test_f49_no_call_leaves_a_transaction_open(self, dsn: str, server: Server, table: Table) -> None:
