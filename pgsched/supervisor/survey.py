@@ -19,6 +19,9 @@ THRIFT, FULL_THRIFT = 20, 50
 for, and one that there is none for but the time."""
 BURST = 4
 """Scans that may follow one another at once after a time without any."""
+FUTILE = 0.001
+"""Seconds that a scan is put off by when what the one before had found could not be claimed; doubled each time, up to
+:data:`FULL_SCAN`. Somebody may keep a due row locked for minutes."""
 REFUSED_FOR = 5.0
 """Seconds in which a group is left alone of which the table does not let the next row be claimed."""
 REMEMBERED = 64
@@ -46,6 +49,8 @@ class Survey:
         self._scanned_at = -math.inf
         self._thrifty_at = -math.inf
         self._space = 0.0
+        self._futile = 0
+        """Claims in a row that brought nothing, with no hint between them."""
         self._interval = FULL_SCAN
         self._tried = False
         self._incomplete = True
@@ -65,7 +70,8 @@ class Survey:
         for key in [key for key, known in self._known.items() if known.due_at == math.inf][:-REMEMBERED]:
             del self._known[key]
         self._scanned_at = now
-        self._space = min(THRIFT * seconds, LONGEST_WAIT)
+        futile = min(FUTILE * 2.0 ** min(self._futile, 30), FULL_SCAN) if self._futile else 0.0
+        self._space = min(max(THRIFT * seconds, futile), LONGEST_WAIT)
         self._interval = min(max(FULL_THRIFT * seconds, FULL_SCAN), LONGEST_WAIT)
         self._thrifty_at = max(self._thrifty_at, now - (BURST - 1) * self._space) + self._space
         self._tried = self._incomplete = False
@@ -128,6 +134,7 @@ class Survey:
             last[key] = claim
             counts[key] = counts.get(key, 0) + 1
         cut_short = len(claims) >= total
+        self._futile = 0 if claims else self._futile + 1
         for want in wants:
             key = _key(want)
             known = self._known.get(key)
@@ -150,6 +157,9 @@ class Survey:
         hint, would put that work off.
         """
         self._incomplete = True
+        if self._futile:
+            self._futile = 0
+            self._thrifty_at = min(self._thrifty_at, now)
         if self.next_due(now) > 0:
             for key, known in self._known.items():
                 known.due_at = self._refused.get(key, now)

@@ -114,6 +114,28 @@ def test_after_a_rest_a_few_scans_may_follow_one_another_and_then_only_thrifty_o
     assert not survey.wants_scan(later), "one scan does not earn another burst"
 
 
+def scans(survey: Survey, begin: float, end: float, *, claimed: bool) -> int:
+    """How often it looks in that time, when one row is due all the time and can be claimed or not."""
+    now, count = begin, 0
+    while (now := now + max(survey.scan_in(now), 0.001)) < end:
+        survey.found([group()], now=now, seconds=0.0003)
+        survey.claimed([want(quota=1)], [claim(1)] if claimed else [], total=5)
+        survey.doubt()
+        count += 1
+    return count
+
+
+def test_a_row_that_somebody_keeps_locked_is_looked_for_less_and_less() -> None:
+    survey = Survey()
+    assert scans(survey, 0.0, 10.0, claimed=True) > 1000
+    assert scans(survey, 10.0, 20.0, claimed=False) < 40
+    assert 5 <= scans(survey, 20.0, 30.0, claimed=False) <= 15, "as often as in any case"
+    survey.woken(30.0)
+    assert survey.scan_in(30.0) <= 0, "a hint is about other rows"
+    assert scans(survey, 30.0, 30.1, claimed=False) > 5
+    assert scans(survey, 40.0, 50.0, claimed=True) > 1000, "it was let go"
+
+
 def test_a_claim_cut_by_its_total_says_nothing_of_the_groups_behind() -> None:
     survey = Survey()
     survey.found([group("a"), group("b")], now=0.0, seconds=0.0)
