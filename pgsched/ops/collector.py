@@ -57,8 +57,13 @@ class DirectoryCollector(Collector):
         self._lock = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:
-        """Merge all files that can be read."""
+        """Merge all files that can be read.
+
+        :raises FileNotFoundError: somebody has removed the directory, and all figures with it.
+        """
         with self._lock:
+            # An answer without them would look as if nothing had ever been counted.
+            os.stat(self._directory)
             files = self._files()
             for _ in range(RACES):
                 try:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -225,6 +226,17 @@ class TestDeaths:
             "histogram_3.db",
             "histogram_9.db",
         ]
+
+    def test_f76_without_its_directory_a_scrape_fails_instead_of_telling_of_nothing(self, directory: Path) -> None:
+        record_one()
+        from pgsched.ops.collector import DirectoryCollector
+
+        collector = DirectoryCollector(directory, lambda name, reason: pytest.fail(f"{name} {reason}"))
+        assert list(collector.collect())
+        shutil.rmtree(directory)
+        collector.tidy()
+        with pytest.raises(FileNotFoundError):
+            collector.collect()
 
     def test_a_file_that_was_repaired_counts_again(self, directory: Path) -> None:
         record_one()
