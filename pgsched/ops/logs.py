@@ -5,6 +5,7 @@ whatever the fields hold, has its passwords taken out once more, is bounded in l
 the parent wait. Other libraries' warnings come out in the same form. Runs in the parent.
 """
 
+import codecs
 import json
 import logging
 import math
@@ -25,6 +26,9 @@ LONGEST = 2000
 """Characters of one field's value; what is cut off is counted."""
 FRAMES = 8
 """Innermost frames of a traceback that are shown."""
+
+# Imported by its first use, for which there may be no descriptor left when that is what the line is about.
+codecs.lookup("unicode_escape")
 
 _PLAIN = re.compile(r"[\w.:/@+,()-]+", re.ASCII)
 _RESERVED = ("time", "level", "event")

@@ -387,6 +387,20 @@ def test_f45_the_locale_does_not_matter() -> None:
     assert ended.stderr.decode().endswith('event path="größe \\udc80"\n')
 
 
+def test_a_line_needs_no_descriptor() -> None:
+    """A process of its own, in which nothing was logged before."""
+    code = """
+import resource, sys
+from pgsched.ops.logs import Formatter
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+for form in ("text", "json"):
+    sys.stdout.buffer.write(Formatter(form, str).line(0.0, 40, "message", {"text": "two\\nlines"}))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout.count(r"two\nlines")) == (0, 2), ended
+
+
 def test_python_warnings_come_out_in_the_same_form() -> None:
     source = (
         "import warnings\n"
