@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.events import emit
 from pgsched.model import Claim, Verdict, Want
 from pgsched.store.arrays import storable
@@ -80,6 +80,11 @@ class Exchanger:
                     raise DatabaseError(_TOO_FEW_LOCKS) from None
                 failed += 1
                 self._lockable = allowed // 2
+            except DeadlineError:
+                # For fewer the time may suffice; under a short limit of the role it never would for as many.
+                if wants:
+                    self._lockable = max(allowed // 2, 1)
+                raise
             except REFUSED_DATA:
                 if not verdicts:
                     answer = await _then(self._claim_apart(supervisor_id, wants, allowed))

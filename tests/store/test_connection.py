@@ -404,6 +404,20 @@ class TestDeadline:
         assert await store._work.call(found) == told
         await store.close()
 
+    async def test_a_claim_that_takes_too_long_is_tried_with_fewer(
+        self, dsn: str, server: Server, table: Table, connect: Connect
+    ) -> None:
+        server.sql(f"ALTER DATABASE \"{database_of(dsn)}\" SET statement_timeout = '300ms'")
+        table.insert(20)
+        holder = connect(autocommit=False)
+        async with supervisor(dsn) as me:
+            holder.execute("LOCK TABLE scheduled_tasks")
+            for _ in range(2):
+                with pytest.raises(DeadlineError):
+                    await me.claim(total=16)
+            holder.rollback()
+            assert [len(await me.claim(total=16)) for _ in range(2)] == [4, 5], "and with more again, by and by"
+
     async def test_f49_no_call_leaves_a_transaction_open(self, dsn: str, server: Server, table: Table) -> None:
         table.insert(2)
         async with supervisor(dsn) as me:
