@@ -65,6 +65,41 @@ async def test_a_settle_wakes_nobody(dsn: str, table: Table) -> None:
         await nothing_but(hints, table)
 
 
+async def test_an_insert_that_has_not_seen_the_flag_is_known_to_be_under_way(
+    dsn: str, table: Table, connect: Connect
+) -> None:
+    """Its number may be higher than that of the transaction which sets the flag."""
+    late = Table(connect())
+    async with supervisor(dsn) as me, listening(me.store) as hints:
+        table.sql("BEGIN")
+        table.sql("UPDATE pgsched_supervisors SET listening = true")
+        late.sql("BEGIN")
+        late.insert()
+        table.sql("COMMIT")
+        then = await me.store.horizon()
+        assert then.oldest < then.next
+        late.sql("COMMIT")
+
+        async def over() -> bool:
+            return (await me.store.horizon()).oldest >= then.next
+
+        await eventually_async(over, "whatever had a number then is over")
+        await nothing_but(hints, table)
+
+
+async def test_who_only_reads_is_not_waited_for(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me:
+        table.sql("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        table.statuses()
+
+        async def quiet() -> bool:
+            horizon = await me.store.horizon()
+            return horizon.oldest == horizon.next
+
+        await eventually_async(quiet, "no transaction that writes is under way")
+        table.sql("COMMIT")
+
+
 async def test_what_is_said_about_wake_ups_spares_the_disk_and_nothing_else_does(dsn: str, table: Table) -> None:
     async def durable(connection: psycopg.AsyncConnection) -> str:
         return str((await (await connection.execute("SHOW synchronous_commit")).fetchall())[0][0])

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import pytest
 
 from pgsched.errors import DatabaseError
-from pgsched.model import Claim, Group, Outcome, Retry, Verdict, VerdictKind, Want
+from pgsched.model import Claim, Group, Horizon, Outcome, Retry, Verdict, VerdictKind, Want
 from pgsched.rules.demand import Durations
+from pgsched.rules.latecomers import SOONEST
 from pgsched.rules.lease import Trust
 from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged, Readied
@@ -44,6 +45,7 @@ class ScriptedStore:
         self.late: list[Claim] = []
         """Rows that are committed while the store is told whether to wake us, and of which nobody is told."""
         self.due_in = -1.0
+        self.horizons = Horizon(1, 1)
         self.asked: list[str] = []
         """The task types of the last scan."""
         self.sent: list[Readied] = []
@@ -82,6 +84,9 @@ class ScriptedStore:
         self.asked = list(task_types)
         head = self.ready[:1]
         return [Group("a", "default", 0, one.task_id, one.run_at, self.due_in) for one in head]
+
+    async def horizon(self) -> Horizon:
+        return self.horizons
 
     async def exchange(
         self,
@@ -356,6 +361,21 @@ def test_a_row_that_was_committed_before_the_flag_was_seen_is_found_without_a_hi
         assert bench.store.ready, "it came too late for the first look"
         bench.turn()
         assert bench.holdings.ids() == [1]
+
+
+def test_a_row_whose_transaction_was_under_way_when_wake_ups_were_asked_for_is_found(sleeper: Bench) -> None:
+    """It was inserted before the flag could be seen, and is committed after the look that followed."""
+    sleeper.store.horizons = Horizon(8, 9)
+    assert sleeper.rest() == pytest.approx(SOONEST)
+    sleeper.store.ready, sleeper.store.horizons = [claim(1)], Horizon(9, 9)
+    sleeper.turn()
+    assert sleeper.holdings.ids() == [1]
+
+
+def test_nobody_looks_twice_while_no_transaction_is_under_way(sleeper: Bench) -> None:
+    sleeper.store.calls.clear()
+    assert sleeper.turn() == 1.0
+    assert sleeper.store.calls == [("discover",)]
 
 
 def test_a_row_that_nobody_tells_of_because_wake_ups_were_declined_is_found_within_a_few_looks(sleeper: Bench) -> None:
