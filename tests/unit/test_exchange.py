@@ -104,6 +104,16 @@ class ScriptedStore:
         settled = [v.claim.task_id not in self.fenced for v in verdicts]
         return self._take(total if wants else 0)._replace(settled=settled)
 
+    async def strays(self, supervisor_id: int, held: Sequence[int]) -> list[Claim]:
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseError("away")
+        self.calls.append(("strays", supervisor_id, list(held)))
+        return []
+
+    async def deregister(self, supervisor_id: int) -> None:
+        self.calls.append(("deregister", supervisor_id))
+
     async def set_listening(self, supervisor_id: int, listening: bool) -> None:
         if self.failures:
             self.failures -= 1
@@ -555,3 +565,34 @@ def test_other_task_types_are_all_that_is_looked_for_from_then_on(bench: Bench) 
     bench.now += 1.0
     bench.turn()
     assert bench.store.asked == ["b"]
+
+
+def test_a_new_lease_begins_without_suspicion_and_asks_for_wake_ups_anew(sleeper: Bench) -> None:
+    sleeper.exchange.suspect_strays()
+    sleeper.exchange.begin(8)
+    assert not sleeper.exchange.strays_suspected
+    sleeper.now += LULL
+    sleeper.turn()
+    assert sleeper.store.told == [True, True], "the row is another"
+
+
+def test_after_a_turn_it_rests_although_it_was_woken_before(bench: Bench) -> None:
+    bench.exchange.rest.wake()
+    bench.turn()
+
+    async def rests() -> bool:
+        sleep = asyncio.create_task(bench.exchange.sleep(600.0))
+        await asyncio.wait({sleep}, timeout=0.05)
+        resting = not sleep.done()
+        sleep.cancel()
+        await asyncio.gather(sleep, return_exceptions=True)
+        return resting
+
+    assert bench.run(rests())
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_lease_is_given_up_after_what_might_be_ours_by_mistake(bench: Bench, failures: int) -> None:
+    bench.store.failures = failures
+    bench.run(bench.exchange.leave(2))
+    assert bench.store.calls == ([("strays", 7, []), ("deregister", 7)] if failures < 2 else [])
