@@ -448,7 +448,7 @@ STATEMENTS: Final = (
         " AND $1::bigint IS NOT NULL",
         f"{LEASE}::TestStrays",
     ),
-    Mutant("confirm-lease", "store/sql/confirm.sql", _ALIVE, "FOR KEY SHARE", f"{LEASE}::TestConfirm"),
+    Mutant("confirm-lease", "store/sql/confirm.sql", _UNLOCKED, "", f"{LEASE}::TestConfirm"),
     Mutant("confirm-fence", "store/sql/confirm.sql", "task.fence = claim.fence AND", "", f"{LEASE}::TestConfirm"),
     Mutant(
         "confirm-owner",
