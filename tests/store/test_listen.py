@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 from pgsched.errors import DatabaseError
+from pgsched.model import Horizon
 from pgsched.store import listening as ears
 from pgsched.store.connection import Connection, connect
+from pgsched.store.sql import load
 from pgsched.store.store import Hint
 from tests.proxy import Proxy
 from tests.store.desk import Table, cancelled_when_readable, complaints, completed, listening, released, supervisor
@@ -27,6 +29,10 @@ def table(connect: Connect) -> Table:
 async def hint(hints: AsyncIterator[Hint]) -> str:
     async with asyncio.timeout(10):
         return (await anext(hints)).payload
+
+
+def horizon(table: Table) -> Horizon:
+    return Horizon(*table.sql(load("horizon").decode())[0])
 
 
 async def nothing_but(hints: AsyncIterator[Hint], table: Table) -> None:
@@ -79,25 +85,21 @@ async def test_an_insert_that_has_not_seen_the_flag_is_known_to_be_under_way(
         then = await me.store.horizon()
         assert then.oldest < then.next
         late.sql("COMMIT")
-
-        async def over() -> bool:
-            return (await me.store.horizon()).oldest >= then.next
-
-        await eventually_async(over, "whatever had a number then is over")
+        await eventually_async(lambda: horizon(table).oldest >= then.next, "whatever had a number then is over")
         await nothing_but(hints, table)
 
 
-async def test_who_only_reads_is_not_waited_for(dsn: str, table: Table) -> None:
-    async with supervisor(dsn) as me:
-        table.sql("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        table.statuses()
+async def test_who_only_reads_is_not_waited_for(table: Table, connect: Connect) -> None:
+    reader = Table(connect())
+    reader.sql("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    reader.statuses()
 
-        async def quiet() -> bool:
-            horizon = await me.store.horizon()
-            return horizon.oldest == horizon.next
+    def quiet() -> bool:
+        oldest, following = horizon(table)
+        return oldest == following
 
-        await eventually_async(quiet, "no transaction that writes is under way")
-        table.sql("COMMIT")
+    await eventually_async(quiet, "no transaction that writes is under way")
+    reader.sql("COMMIT")
 
 
 async def test_what_is_said_about_wake_ups_spares_the_disk_and_nothing_else_does(dsn: str, table: Table) -> None:

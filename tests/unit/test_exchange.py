@@ -594,5 +594,8 @@ def test_after_a_turn_it_rests_although_it_was_woken_before(bench: Bench) -> Non
 @pytest.mark.parametrize("failures", [0, 1, 2])
 def test_a_lease_is_given_up_after_what_might_be_ours_by_mistake(bench: Bench, failures: int) -> None:
     bench.store.failures = failures
+    told: list[str] = []
+    bench.heard.event = lambda name, level, **fields: told.append(name)  # type: ignore[method-assign]
     bench.run(bench.exchange.leave(2))
+    assert told == (["not_deregistered"] if failures == 2 else [])
     assert bench.store.calls == ([("strays", 7, []), ("deregister", 7)] if failures < 2 else [])
