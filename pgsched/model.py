@@ -86,6 +86,15 @@ class Group(NamedTuple):
     """The one that the rows are in; None for a supervisor that is bound to none, and sees all as one."""
 
 
+class Horizon(NamedTuple):
+    """How far the server's transactions have come; those that only read have no number."""
+
+    oldest: int
+    """All with a lower number are over."""
+    next: int
+    """No number from here on was given away."""
+
+
 class Want(NamedTuple):
     """How many rows a claim may take from one group, and from where on."""
 

@@ -169,9 +169,7 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request:
         raise _Refused(HTTPStatus.REQUEST_TIMEOUT) from None
     except asyncio.LimitOverrunError:
         raise _Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
-    except asyncio.IncompleteReadError as error:
-        if not error.partial:
-            raise ConnectionResetError from None
+    except asyncio.IncompleteReadError:
         raise _Refused(HTTPStatus.BAD_REQUEST) from None
     line, *headers = head[:-4].decode("latin-1").split("\r\n")
     request = _REQUEST.fullmatch(line)

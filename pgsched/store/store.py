@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pgsched.errors import DatabaseError
 from pgsched.events import emit
-from pgsched.model import Claim, Group, Identity, Verdict, Want
+from pgsched.model import Claim, Group, Horizon, Identity, Verdict, Want
 from pgsched.store.arrays import numbers, texts
 from pgsched.store.claims import claims_of
 from pgsched.store.exchanging import Exchanged, Exchanger, Readied
@@ -305,6 +305,10 @@ class Store:
     async def set_listening(self, supervisor_id: int, listening: bool) -> None:
         """Say whether the supervisor wants to be woken by those who queue rows."""
         await self._ask(self._work, "set_listening", supervisor_id, listening)
+
+    async def horizon(self) -> Horizon:
+        """How far transactions have come."""
+        return Horizon(*(await self._ask(self._work, "horizon"))[0])
 
     async def listen(self, *, on_ready: Callable[[], None], on_hint: Callable[[Hint], None]) -> None:
         """Subscribe on a connection of its own, and hand on hints until it is lost. Not for a pooled store.

@@ -275,6 +275,9 @@ class Exchange:
         if not (due or self.rest.starving()) or (due and self.rest.preferring()):
             return due
         if self._survey.wants_scan(now):
+            if self.rest.latecomers.expected:
+                self.rest.latecomers.looking(await self._store.horizon(), now)
+                now = self.clock()
             found = await self._store.discover(self._task_types, self._queues)
             then = self.clock()
             self._survey.found(found, then, then - now)

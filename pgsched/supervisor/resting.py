@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from pgsched.rules.latecomers import Latecomers
 from pgsched.rules.wakeups import Wakeups
 from pgsched.supervisor.survey import Survey
 
@@ -47,6 +48,7 @@ class Rest:
         self._listens = listens
         self._clock = clock
         self._wakeups = Wakeups()
+        self.latecomers = Latecomers()
         self._wake = asyncio.Event()
         self._starved = asyncio.Event()
         self._looked_at = self._found_at = -math.inf
@@ -54,6 +56,7 @@ class Rest:
     def begin(self) -> None:
         """Start over under a new lease, whose holder has not asked for hints yet."""
         self._wakeups = Wakeups()
+        self.latecomers = Latecomers()
 
     def wake(self) -> None:
         """A slot or a row may be waiting: take the next turn now."""
@@ -120,7 +123,9 @@ class Rest:
 
     def told(self, wanted: bool) -> None:
         """The database was told."""
-        self._wakeups.told(wanted, self._clock())
+        now = self._clock()
+        self._wakeups.told(wanted, now)
+        self.latecomers.told(wanted, now)
         # A row that was committed before the flag was seen brought no hint.
         self._survey.doubt()
 
@@ -132,6 +137,8 @@ class Rest:
         wait = min(self._survey.next_due(now), self._poll_interval)
         if self._survey.incomplete:
             wait = min(wait, max(self._survey.scan_in(now), self._found_at + PREFERENCE - now))
+        else:
+            wait = min(wait, self.latecomers.look_in(now))
         if self._wakeups.streaming(now):
             wait = min(wait, LOOK)
         elif self._listens and not self._wakeups.asked:

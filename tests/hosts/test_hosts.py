@@ -13,6 +13,8 @@ from tests.support import Server, eventually
 from tests.system.rows import Rows
 
 pytestmark = pytest.mark.slow
+NEVER_ASKS = "from pgsched.store import listening\n\nlistening.SILENCE = 3600.0\n"
+"""A module that Python imports first of all."""
 OPTIONS = ("--lease", "4", "--reap-interval", "0.5", "--poll-interval", "0.5", "--db-timeout", "1")
 
 
@@ -74,9 +76,11 @@ def test_a_queue_waits_for_its_host_and_others_do_not(
 
 @pytest.mark.parametrize("keepalives", [True, False], ids=["by the kernel", "by asking"])
 def test_a_listener_that_was_lost_in_silence_is_noticed(
-    keepalives: bool, network: Network, start: Start, rows: Rows, audit: Audit, server: Server, dsn: str
+    keepalives: bool, network: Network, start: Start, rows: Rows, audit: Audit, server: Server, dsn: str, tmp_path: Path
 ) -> None:
     """Nothing but a hint, or the look of a new listener, can find the task within the poll interval."""
+    if keepalives:
+        (tmp_path / "sitecustomize.py").write_text(NEVER_ASKS)
     options = ("--lease", "100", "--reap-interval", "100", "--poll-interval", "100", "--db-timeout", "1")
     ash = start("ash", "--processes", "1", *options, keepalives=keepalives)
 

@@ -31,6 +31,8 @@ from tests.support import ROOT
 TREE = ("pgsched", "tests", "docs", "examples", "systemd", "pyproject.toml", "setup.cfg", "README.md")
 TIMEOUT, ENDED_WITHIN = 20, 90
 """Seconds for one test, and for all of a mutant: without a guard some never end, and some not even then."""
+ALL_ENDED_WITHIN = 1800
+"""Seconds for all tests without a mutant."""
 _FAILED, _PASSED, _ENDLESS = 1, 0, -1
 
 
@@ -72,18 +74,18 @@ class Trees:
         tree = self._free.get()
         try:
             if mutant is None:
-                return self._pytest(tree, tests)
+                return self._pytest(tree, tests, ALL_ENDED_WITHIN)
             path = tree / mutant.source
             healthy = path.read_text()
             path.write_text(mutant.apply(healthy))
             try:
-                return self._pytest(tree, tests)
+                return self._pytest(tree, tests, ENDED_WITHIN)
             finally:
                 path.write_text(healthy)
         finally:
             self._free.put(tree)
 
-    def _pytest(self, tree: Path, tests: Sequence[str]) -> tuple[int, str]:
+    def _pytest(self, tree: Path, tests: Sequence[str], ended_within: float) -> tuple[int, str]:
         # No bytecode: two mutants of a source may have the same size, within the same second.
         environment = os.environ | {
             "PGSCHED_TEST_DSN": self._dsn,
@@ -103,10 +105,10 @@ class Trees:
             start_new_session=True,
         ) as run:
             try:
-                output, _ = run.communicate(timeout=ENDED_WITHIN)
+                output, _ = run.communicate(timeout=ended_within)
             except subprocess.TimeoutExpired:
                 os.killpg(run.pid, signal.SIGKILL)
-                return _ENDLESS, f"ERROR no end within {ENDED_WITHIN} s"
+                return _ENDLESS, f"ERROR no end within {ended_within} s"
         return run.returncode, output
 
 

@@ -9,6 +9,7 @@ STANDBY: Final = "unit/test_standby.py"
 DEMAND: Final = "unit/test_demand.py"
 RESTART: Final = "unit/test_restart.py"
 PAYLOAD: Final = "unit/test_payload.py"
+LATECOMERS: Final = "unit/test_latecomers.py"
 HTTP: Final = "unit/test_http.py"
 WIRE: Final = "pool/test_wire.py"
 DEATHS: Final = "pool/test_deaths.py"
@@ -132,6 +133,17 @@ RULES: Final = (
         "self._lull * 2",
         "unit/test_wakeups.py",
     ),
+    Mutant("latecomers-over", "rules/latecomers.py", "horizon.oldest < self._last", "False", LATECOMERS),
+    Mutant("latecomers-end", "rules/latecomers.py", "horizon.oldest < self._last", "True", LATECOMERS),
+    Mutant(
+        "latecomers-first",
+        "rules/latecomers.py",
+        "        if self._last is None:\n            self._last = horizon.next\n",
+        "        self._last = horizon.next\n",
+        LATECOMERS,
+    ),
+    Mutant("latecomers-again", "rules/latecomers.py", "        self._last = None\n\n    def", "\n    def", LATECOMERS),
+    Mutant("latecomers-seldom", "rules/latecomers.py", "max(now - self._asked_at, SOONEST)", "SOONEST", LATECOMERS),
 )
 
 POOL: Final = (
@@ -574,6 +586,13 @@ SUPERVISOR: Final = (
         "self._pending[:BATCH], self._pending[BATCH:]",
         "self._pending, []",
         f"{EXCHANGE}::test_a_settle_takes_no_more_than_a_batch",
+    ),
+    Mutant(
+        "latecomers-looked-for",
+        "supervisor/resting.py",
+        "            wait = min(wait, self.latecomers.look_in(now))\n",
+        "            pass\n",
+        EXCHANGE,
     ),
     Mutant(
         "standby-lock",

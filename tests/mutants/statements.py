@@ -448,7 +448,7 @@ STATEMENTS: Final = (
         " AND $1::bigint IS NOT NULL",
         f"{LEASE}::TestStrays",
     ),
-    Mutant("confirm-lease", "store/sql/confirm.sql", _ALIVE, "FOR KEY SHARE", f"{LEASE}::TestConfirm"),
+    Mutant("confirm-lease", "store/sql/confirm.sql", _UNLOCKED, "", f"{LEASE}::TestConfirm"),
     Mutant("confirm-fence", "store/sql/confirm.sql", "task.fence = claim.fence AND", "", f"{LEASE}::TestConfirm"),
     Mutant(
         "confirm-owner",
@@ -499,6 +499,13 @@ STATEMENTS: Final = (
         " AND task.claimed_by = $1::bigint)",
         "",
         f"{LEASE}::test_claims_of_one_who_left_can_be_reaped_at_once",
+    ),
+    Mutant(
+        "horizon-next",
+        "store/sql/horizon.sql",
+        "oldest::text::bigint + age(oldest::xid)",
+        "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+        "store/test_listen.py::test_an_insert_that_has_not_seen_the_flag_is_known_to_be_under_way",
     ),
     Mutant("cancel-fence", "store/sql/cancel.sql", "fence = fence + 1", "fence = fence", f"{ADMIN}::TestCancel"),
     Mutant("cancel-lock", "store/sql/cancel.sql", "    FOR UPDATE\n", "", ADMIN),

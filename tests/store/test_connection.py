@@ -153,6 +153,13 @@ class TestConnect:
         assert connection.info.encoding == "utf-8"
         await connection.close()
 
+    async def test_the_kernel_is_told_when_to_give_a_silent_peer_up(self, dsn: str) -> None:
+        """That it does, `tests/hosts` shows."""
+        async with await connect(f"{dsn} keepalives_count=7", timeout=4.5) as connection:
+            told = connection.info.get_parameters()
+        names = ("tcp_user_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count")
+        assert [told[name] for name in names] == ["4500", "5", "2", "7"]
+
     async def test_a_name_of_the_users_own_stays(self, dsn: str) -> None:
         connection = await connect(f"{dsn} application_name=mine", timeout=5, application_name="ours")
         assert connection.info.parameter_status("application_name") == "mine"

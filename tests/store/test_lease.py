@@ -87,6 +87,18 @@ async def test_what_was_touched_after_our_lease_is_somebody_elses(dsn: str, tabl
         assert [claim.task_id for claim in await me.store.reap(again, 10)] == [untouched]
 
 
+async def test_what_we_touched_until_the_very_end_of_our_lease_is_given_up(dsn: str, table: Table) -> None:
+    """By the database's clock it began a little later than we count from."""
+    [task_id] = table.insert()
+    async with supervisor(dsn, lease=0.5) as me:
+        await me.claim()
+        eventually(lambda: lease_left(table, me.id) < 0, "the end of the lease")
+        table.sql("UPDATE pgsched_supervisors SET lease_until = now()")
+        table.sql("UPDATE scheduled_tasks SET updated_at = (SELECT lease_until FROM pgsched_supervisors)")
+        again = await me.store.register(IDENTITY, 60)
+        assert [claim.task_id for claim in await me.store.reap(again, 10)] == [task_id]
+
+
 async def test_who_has_our_id_now_keeps_its_lease(dsn: str, table: Table) -> None:
     async with supervisor(dsn) as me:
         table.sql("UPDATE pgsched_supervisors SET pid = pid + 1, lease_until = now() - interval '1 hour'")
@@ -177,6 +189,22 @@ async def test_claims_of_one_who_left_can_be_reaped_at_once(dsn: str, table: Tab
         assert [claim.task_id for claim in await other.store.reap(other.id, 10)] == [task_id]
         await other.store.reap(other.id, 10)
         assert supervisors(table) == [other.id]
+
+
+async def test_leaving_prolongs_no_lease(dsn: str, table: Table) -> None:
+    async with supervisor(dsn) as me:
+        table.insert()
+        await me.claim()
+        table.expire(me.id, "1 hour")
+        await me.store.deregister(me.id)
+        assert lease_left(table, me.id) < -3000
+
+
+async def test_counting_waits_for_nobody(dsn: str, connect: Connect) -> None:
+    async with supervisor(dsn, db_timeout=3) as me:
+        holder = connect(autocommit=False)
+        holder.execute("SELECT FROM pgsched_supervisors FOR UPDATE")
+        assert (await me.store.depth()).queues == []
 
 
 class TestConfirm:

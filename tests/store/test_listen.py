@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 from pgsched.errors import DatabaseError
+from pgsched.model import Horizon
 from pgsched.store import listening as ears
 from pgsched.store.connection import Connection, connect
+from pgsched.store.sql import load
 from pgsched.store.store import Hint
 from tests.proxy import Proxy
 from tests.store.desk import Table, cancelled_when_readable, complaints, completed, listening, released, supervisor
@@ -27,6 +29,10 @@ def table(connect: Connect) -> Table:
 async def hint(hints: AsyncIterator[Hint]) -> str:
     async with asyncio.timeout(10):
         return (await anext(hints)).payload
+
+
+def horizon(table: Table) -> Horizon:
+    return Horizon(*table.sql(load("horizon").decode())[0])
 
 
 async def nothing_but(hints: AsyncIterator[Hint], table: Table) -> None:
@@ -63,6 +69,37 @@ async def test_a_settle_wakes_nobody(dsn: str, table: Table) -> None:
         first, second = await me.claim()
         assert await me.settle(completed(first), released(second)) == [True, True]
         await nothing_but(hints, table)
+
+
+async def test_an_insert_that_has_not_seen_the_flag_is_known_to_be_under_way(
+    dsn: str, table: Table, connect: Connect
+) -> None:
+    """Its number may be higher than that of the transaction which sets the flag."""
+    late = Table(connect())
+    async with supervisor(dsn) as me, listening(me.store) as hints:
+        table.sql("BEGIN")
+        table.sql("UPDATE pgsched_supervisors SET listening = true")
+        late.sql("BEGIN")
+        late.insert()
+        table.sql("COMMIT")
+        then = await me.store.horizon()
+        assert then.oldest < then.next
+        late.sql("COMMIT")
+        await eventually_async(lambda: horizon(table).oldest >= then.next, "whatever had a number then is over")
+        await nothing_but(hints, table)
+
+
+async def test_who_only_reads_is_not_waited_for(table: Table, connect: Connect) -> None:
+    reader = Table(connect())
+    reader.sql("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    reader.statuses()
+
+    def quiet() -> bool:
+        oldest, following = horizon(table)
+        return oldest == following
+
+    await eventually_async(quiet, "no transaction that writes is under way")
+    reader.sql("COMMIT")
 
 
 async def test_what_is_said_about_wake_ups_spares_the_disk_and_nothing_else_does(dsn: str, table: Table) -> None:

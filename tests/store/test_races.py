@@ -182,6 +182,17 @@ class TestReapAgainstReap:
             reaping.commit()
             assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == [task_id]
 
+    async def test_nor_is_one_that_takes_what_nobody_owns(self, dsn: str, table: Table, connect: Connect) -> None:
+        [task_id] = table.insert()
+        table.sql("UPDATE scheduled_tasks SET status = 'processing', updated_at = now() - interval '6 minutes'")
+        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
+            reaping, [taken] = begin(connect, ("reap_ownerless", (str(slow.id), "10")))
+            assert len(taken) == 1
+            await lease_over(table, slow.id)
+            assert await me.store.reap(me.id, 10) == []
+            reaping.commit()
+            assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == [task_id]
+
 
 class TestClaimAgainstReap:
     async def test_a_claim_on_its_way_keeps_its_supervisor_from_being_buried(

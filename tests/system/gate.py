@@ -52,5 +52,6 @@ class Gate:
             holder.rollback()
 
     def wait_for_arrival(self) -> None:
-        """Wait until somebody stands before the gate."""
-        eventually(lambda: self._server.waits_for_lock(self._dsn), "a change has come to the gate")
+        """Wait until somebody stands before the gate; supervisors also wait for each other's row locks now and then."""
+        waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'gate'::regclass AND NOT granted)"
+        eventually(lambda: self._server.value(waiting, dsn=self._dsn), "a change has come to the gate")

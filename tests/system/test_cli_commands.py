@@ -1,6 +1,7 @@
 """What the commands do to the table and show of it, for people and as JSON."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgsched.rules.payload import PAYLOAD_LIMIT
 from tests.command import Ended
 from tests.inprocess import InProcess
 from tests.proxy import Proxy
@@ -55,6 +57,17 @@ def insert(sql: Sql, status: str = "queued", queue: str = "default", task_type: 
 
 
 class TestEnqueue:
+    def test_no_more_is_read_than_a_payload_may_have(self, pgsched_cli: CommandLine) -> None:
+        """Whoever writes may go on for ever."""
+        reading, writing = os.pipe()
+        command = pgsched_cli("enqueue", "compress", "-", stdin=reading)
+        os.close(reading)
+        with open(writing, "wb") as pipe:
+            pipe.write(b"[" * (PAYLOAD_LIMIT + 1))
+            pipe.flush()
+            ended = command.wait()
+        assert (ended.code, ended.err) == (2, f"pgsched: payload must be at most {PAYLOAD_LIMIT:,} bytes\n")
+
     def test_prints_the_id_of_a_committed_task(self, run: InProcess, sql: Sql) -> None:
         ended = run("enqueue", "compress", '{"path": "ä.txt", "preset": 6}', "--queue", "mail", "--priority", "-5")
         assert (ended.code, ended.err) == (0, "")

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.audit import Audit
@@ -39,6 +40,26 @@ def test_tiny_tasks_go_on_beside_a_long_one(rows: Rows, pgsched_cli: CommandLine
         eventually(lambda: not rows.count("status IN ('queued', 'processing')") - 1, "the tiny ones are through")
     assert rows.row(long).status == "processing"
     door.touch()
+    rows.all_ended()
+
+
+@pytest.mark.unpooled
+def test_a_row_that_was_inserted_before_a_supervisor_slept_and_committed_while_it_does_is_found(
+    server: Server, dsn: str, rows: Rows, pgsched_cli: CommandLine
+) -> None:
+    """Its hint was not sent, and the next poll is far away."""
+
+    def has_looked() -> bool:
+        work = (backend for backend in server.backends(dsn) if backend.application_name == "pgsched work")
+        return any(backend.state == "idle" and "WITH RECURSIVE head" in backend.query for backend in work)
+
+    with psycopg.connect(dsn, application_name="tests") as late:
+        late.execute("INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('nap', now())")
+        pgsched_cli("run", APP, "--processes", "1", "--poll-interval", "100")
+        listening = "SELECT bool_or(listening) FROM pgsched_supervisors"
+        eventually(lambda: server.value(listening, dsn=dsn), "it has asked to be woken")
+        eventually(has_looked, "it sleeps")
+        late.commit()
     rows.all_ended()
 
 

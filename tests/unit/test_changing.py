@@ -268,3 +268,40 @@ async def test_a_number_that_the_row_asks_for_is_answered_and_a_later_signal_cou
     assert bench.pool.sizes == [5, 6]
     assert [identity.processes for identity in row.told] == [2, 6]
     assert row.taken == [2, 5]
+
+
+async def test_what_changes_while_the_row_is_told_is_told_next() -> None:
+    bench, row = Bench(), Row()
+    bench.changes.told = bench.changes.identity
+    announcer = Announcer(row, bench.changes, supervisor_id=7)  # type: ignore[arg-type]
+    plain = row.announce
+
+    async def announce(supervisor_id: int, identity: Identity, taken: int | None) -> None:
+        if not row.told:
+            bench.changes.step(1)
+        await plain(supervisor_id, identity, taken)
+
+    row.announce = announce  # type: ignore[method-assign]
+    async with bench.running():
+        bench.changes.take(3)
+        await announcer.turn()
+    assert [identity.processes for identity in row.told] == [3, 4]
+    assert row.taken == [3, None]
+
+
+async def test_a_number_that_is_asked_for_while_the_row_is_told_is_answered_though_it_changes_nothing() -> None:
+    bench, row = Bench(), Row()
+    bench.changes.told = bench.changes.identity
+    announcer = Announcer(row, bench.changes, supervisor_id=7)  # type: ignore[arg-type]
+    plain = row.announce
+
+    async def announce(supervisor_id: int, identity: Identity, taken: int | None) -> None:
+        await plain(supervisor_id, identity, taken)
+        if len(row.told) == 1:
+            bench.changes.taken = 4
+
+    row.announce = announce  # type: ignore[method-assign]
+    async with bench.running():
+        bench.changes.take(3)
+        await announcer.turn()
+    assert row.taken == [3, 4]

@@ -203,3 +203,16 @@ def fill(pipe: int) -> None:
             pass
     except BlockingIOError:
         os.set_blocking(pipe, True)
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_f82_a_dsn_in_the_place_of_something_else_does_not_show_its_password(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, debug: str
+) -> None:
+    monkeypatch.setenv("PGSCHED_DEBUG", debug)
+    assert main(["run", "postgresql://me:s3cr3t@host/db"]) == 2
+    err = capsys.readouterr().err
+    assert "must be module:attribute" in err
+    assert ("Traceback" in err) is (debug == "1")
+    assert "s3cr3t" not in err
+    assert "me:***@host" in err

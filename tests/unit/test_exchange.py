@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import pytest
 
 from pgsched.errors import DatabaseError
-from pgsched.model import Claim, Group, Outcome, Retry, Verdict, VerdictKind, Want
+from pgsched.model import Claim, Group, Horizon, Outcome, Retry, Verdict, VerdictKind, Want
 from pgsched.rules.demand import Durations
+from pgsched.rules.latecomers import SOONEST
 from pgsched.rules.lease import Trust
 from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged, Readied
@@ -44,6 +45,7 @@ class ScriptedStore:
         self.late: list[Claim] = []
         """Rows that are committed while the store is told whether to wake us, and of which nobody is told."""
         self.due_in = -1.0
+        self.horizons = Horizon(1, 1)
         self.asked: list[str] = []
         """The task types of the last scan."""
         self.sent: list[Readied] = []
@@ -83,6 +85,9 @@ class ScriptedStore:
         head = self.ready[:1]
         return [Group("a", "default", 0, one.task_id, one.run_at, self.due_in) for one in head]
 
+    async def horizon(self) -> Horizon:
+        return self.horizons
+
     async def exchange(
         self,
         supervisor_id: int,
@@ -98,6 +103,16 @@ class ScriptedStore:
             raise DatabaseError("away")
         settled = [v.claim.task_id not in self.fenced for v in verdicts]
         return self._take(total if wants else 0)._replace(settled=settled)
+
+    async def strays(self, supervisor_id: int, held: Sequence[int]) -> list[Claim]:
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseError("away")
+        self.calls.append(("strays", supervisor_id, list(held)))
+        return []
+
+    async def deregister(self, supervisor_id: int) -> None:
+        self.calls.append(("deregister", supervisor_id))
 
     async def set_listening(self, supervisor_id: int, listening: bool) -> None:
         if self.failures:
@@ -370,6 +385,21 @@ def test_a_row_that_was_committed_before_the_flag_was_seen_is_found_without_a_hi
         assert bench.holdings.ids() == [1]
 
 
+def test_a_row_whose_transaction_was_under_way_when_wake_ups_were_asked_for_is_found(sleeper: Bench) -> None:
+    """It was inserted before the flag could be seen, and is committed after the look that followed."""
+    sleeper.store.horizons = Horizon(8, 9)
+    assert sleeper.rest() == pytest.approx(SOONEST)
+    sleeper.store.ready, sleeper.store.horizons = [claim(1)], Horizon(9, 9)
+    sleeper.turn()
+    assert sleeper.holdings.ids() == [1]
+
+
+def test_nobody_looks_twice_while_no_transaction_is_under_way(sleeper: Bench) -> None:
+    sleeper.store.calls.clear()
+    assert sleeper.turn() == 1.0
+    assert sleeper.store.calls == [("discover",)]
+
+
 def test_a_row_that_nobody_tells_of_because_wake_ups_were_declined_is_found_within_a_few_looks(sleeper: Bench) -> None:
     sleeper.crowd()
     sleeper.store.ready = [claim(1)]
@@ -547,3 +577,37 @@ def test_other_task_types_are_all_that_is_looked_for_from_then_on(bench: Bench) 
     bench.now += 1.0
     bench.turn()
     assert bench.store.asked == ["b"]
+
+
+def test_a_new_lease_begins_without_suspicion_and_asks_for_wake_ups_anew(sleeper: Bench) -> None:
+    sleeper.exchange.suspect_strays()
+    sleeper.exchange.begin(8)
+    assert not sleeper.exchange.strays_suspected
+    sleeper.now += LULL
+    sleeper.turn()
+    assert sleeper.store.told == [True, True], "the row is another"
+
+
+def test_after_a_turn_it_rests_although_it_was_woken_before(bench: Bench) -> None:
+    bench.exchange.rest.wake()
+    bench.turn()
+
+    async def rests() -> bool:
+        sleep = asyncio.create_task(bench.exchange.sleep(600.0))
+        await asyncio.wait({sleep}, timeout=0.05)
+        resting = not sleep.done()
+        sleep.cancel()
+        await asyncio.gather(sleep, return_exceptions=True)
+        return resting
+
+    assert bench.run(rests())
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_lease_is_given_up_after_what_might_be_ours_by_mistake(bench: Bench, failures: int) -> None:
+    bench.store.failures = failures
+    told: list[str] = []
+    bench.heard.event = lambda name, level, **fields: told.append(name)  # type: ignore[method-assign]
+    bench.run(bench.exchange.leave(2))
+    assert told == (["not_deregistered"] if failures == 2 else [])
+    assert bench.store.calls == ([("strays", 7, []), ("deregister", 7)] if failures < 2 else [])

@@ -146,6 +146,11 @@ class TestThrottle:
         assert throttle.admit("a", 2.0) == 3
         assert throttle.admit("a", 2.1) is None
 
+    def test_a_long_silence_saves_up_no_more_than_the_first_ones(self) -> None:
+        throttle: Throttle[str] = Throttle(burst=3, interval=2.0)
+        throttle.admit("a", 0.0)
+        assert [throttle.admit("a", 3600.0) for _ in range(4)] == [0, 0, 0, None]
+
     def test_kinds_do_not_share(self) -> None:
         throttle: Throttle[str] = Throttle(burst=1, interval=60.0)
         assert [throttle.admit(kind, 0.0) for kind in "aab"] == [0, None, 0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsched.ops.notify import Notifier
+from pgsched.ops.notify import MOST, Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -41,6 +41,14 @@ def test_each_message_is_one_datagram(manager: tuple[socket.socket, str]) -> Non
     ]
     notifier.close()
     assert not notifier.alive()
+
+
+def test_a_status_is_one_short_line(manager: tuple[socket.socket, str]) -> None:
+    receiving, name = manager
+    notifier = Notifier(name)
+    assert notifier.status("x" * 100_000)
+    assert receiving.recv(4096) == b"STATUS=" + b"x" * MOST
+    notifier.close()
 
 
 def test_reloading_carries_the_time_that_systemd_asks_for(manager: tuple[socket.socket, str]) -> None:

@@ -10,7 +10,7 @@ from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Identity, Outcome, OutcomeKind
 from pgsched.supervisor import reaping
 from pgsched.supervisor.holdings import Holdings
-from pgsched.supervisor.reaping import SUSPICIOUS, Reaper
+from pgsched.supervisor.reaping import BATCH, SUSPICIOUS, Reaper
 
 CLAIM = Claim(1, 1, "a", "default", 0, "{}", 0, 3, None, 0.0, "")
 ME = Identity(host="here", boot_id="boot", pid_namespace=1, pid=10, started_ticks=5, processes=1)
@@ -23,6 +23,7 @@ class ScriptedStore:
         self.looked_for_strays: list[list[int]] = []
         self.reaped_before: list[Claim] = []
         self.away = False
+        self.dead: list[Claim] = []
 
     async def neighbours(self, boot_id: str, pid_namespace: int) -> list[tuple[int, int, int]]:
         return self.neighbours_found
@@ -37,7 +38,8 @@ class ScriptedStore:
     async def reap(self, supervisor_id: int, limit: int) -> list[Claim]:
         if self.away:
             raise DatabaseError("away")
-        return []
+        taken, self.dead = self.dead[:limit], self.dead[limit:]
+        return taken
 
 
 class ScriptedExchange:
@@ -130,3 +132,10 @@ async def test_strays_are_not_looked_for_while_a_claim_is_in_flight(gone: set[in
         bench.holdings.add([CLAIM])
     await turn
     assert bench.store.looked_for_strays == [[1]]
+
+
+async def test_it_reaps_until_a_batch_is_not_full(gone: set[int]) -> None:
+    bench = Bench()
+    bench.store.dead = [CLAIM._replace(task_id=number) for number in range(BATCH + 3)]
+    await bench.reaper.turn()
+    assert len(bench.outcomes) == BATCH + 3

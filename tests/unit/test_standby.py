@@ -189,3 +189,74 @@ def test_a_line_that_is_engaged_leaves_it_to_the_turn(sleeper: Sleeper) -> None:
 def test_other_task_types_stand_it_down(sleeper: Sleeper) -> None:
     sleeper.hint(5, before=lambda: sleeper.exchange.serve(["b"]))
     assert sleeper.store.sent == []
+
+
+def test_after_a_lost_answer_the_next_turn_can_claim(sleeper: Sleeper) -> None:
+    sleeper.hint(5)
+    sleeper.store.failures = 1
+    sleeper.reply()
+    with pytest.raises(DatabaseError):
+        sleeper.turn()
+
+    async def turn() -> float:
+        async with asyncio.timeout(10):
+            return await sleeper.exchange.turn()
+
+    sleeper.now += 1.0
+    sleeper.run(turn())
+    assert sleeper.holdings.ids() == [5]
+
+
+def test_what_was_sent_once_is_not_sent_again(sleeper: Sleeper) -> None:
+    """What a second hint needs has to be planned anew: slots may have been taken meanwhile."""
+    sleeper.feed = sleeper.backlog.take_all
+
+    async def asleep() -> None:
+        sleep = asyncio.create_task(sleeper.exchange.sleep(10.0))
+        await asyncio.sleep(0)
+        sleeper.exchange.notified(HINTER)
+        sleeper.store.reply()
+        sleeper.exchange.notified(HINTER)
+        sleep.cancel()
+        await asyncio.gather(sleep, return_exceptions=True)
+
+    sleeper.run(asleep())
+    assert len(sleeper.store.sent) == 1
+
+
+def test_nothing_is_sent_while_an_answer_is_to_come(sleeper: Sleeper) -> None:
+    standby = sleeper.exchange._standby
+    for expected in (True, False):
+        standby.ready(sleeper.store.ready_claim(7, [], 1))
+        assert standby.send() is expected
+
+
+def test_what_stood_by_in_one_sleep_is_not_sent_in_the_next(sleeper: Sleeper) -> None:
+    sleeper.run(sleeper.exchange.sleep(0.0))
+    sleeper.exchange.settle(verdict(1))
+    sleeper.hint(5)
+    assert sleeper.store.sent == []
+
+
+def test_nothing_is_sent_when_the_slots_have_been_taken_meanwhile(sleeper: Sleeper) -> None:
+    sleeper.hint(5, before=lambda: setattr(sleeper, "free", 0))
+    assert sleeper.store.sent == []
+
+
+def test_nothing_stands_by_once_claiming_is_over(sleeper: Sleeper) -> None:
+    sleeper.exchange.claiming = False
+    sleeper.hint(5)
+    assert sleeper.store.sent == []
+
+
+def test_a_drain_that_begins_meanwhile_stands_it_down(sleeper: Sleeper) -> None:
+    async def asleep() -> None:
+        sleep = asyncio.create_task(sleeper.exchange.sleep(10.0))
+        await asyncio.sleep(0)
+        await sleeper.exchange.cease()
+        sleeper.exchange.notified(HINTER)
+        sleep.cancel()
+        await asyncio.gather(sleep, return_exceptions=True)
+
+    sleeper.run(asleep())
+    assert sleeper.store.sent == []

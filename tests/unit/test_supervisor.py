@@ -1,11 +1,15 @@
 """What the supervisor itself decides between its duties, on a pool that only remembers."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from pgsched.config import Settings
 from pgsched.model import Claim, Outcome, OutcomeKind, TaskType, Verdict
 from pgsched.pool.pool import Running
+from pgsched.rules.lease import margin
 from pgsched.rules.states import SupervisorState
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.supervisor import Supervisor
@@ -19,6 +23,9 @@ class RememberingPool:
     def __init__(self) -> None:
         self.dispatched: list[int] = []
         self.task_types: dict[str, TaskType] = {}
+        self.runs: list[Running] = []
+        self.stopped: list[tuple[int, OutcomeKind, int | None, float | None]] = []
+        self.recalls = 0
 
     def dispatch(self, claim: Claim, ahead: int, within: float) -> bool:
         self.dispatched.append(claim.task_id)
@@ -28,7 +35,35 @@ class RememberingPool:
         return []
 
     def running(self) -> list[Running]:
+        return self.runs
+
+    def slots(self) -> dict[str, int]:
+        return {"idle": 1}
+
+    def recall(self) -> list[Claim]:
+        self.recalls += 1
         return []
+
+    def stop_task(
+        self, task_id: int, kind: OutcomeKind, reason: str, *, fence: int | None = None, grace: float | None = None
+    ) -> None:
+        self.stopped.append((task_id, kind, fence, grace))
+
+
+class LastWords:
+    """An exchange that has nothing to write."""
+
+    def __init__(self) -> None:
+        self.left = False
+        self.last_turn = 0.0
+
+    def forget(self) -> list[Verdict]:
+        return []
+
+    async def settle_rest(self, attempts: int) -> None: ...
+
+    async def leave(self, attempts: int) -> None:
+        self.left = True
 
 
 class Deaf:
@@ -85,3 +120,56 @@ def test_what_is_reported_of_a_claim_that_is_not_held_changes_nothing() -> None:
     served._holdings.add([claim(1)._replace(fence=2)])
     served.on_outcomes([(claim(1), returned), (claim(1)._replace(fence=2), returned)])
     assert concluded == [2]
+
+
+async def test_a_lease_that_is_lost_takes_everything_with_it_before_the_next_one_begins() -> None:
+    pool = RememberingPool()
+    pool.runs = [Running(claim(2), 0, 100, 5.0)]
+    served = supervisor(pool, SupervisorState.RUNNING)
+    served._holdings.add([claim(1), claim(2)])
+    exchange: Any = LastWords()
+    voided = asyncio.create_task(served._void(exchange, 7))
+    await asyncio.sleep(0)
+    assert pool.stopped == [(2, OutcomeKind.CANCELLED, 1, margin(2.0) / 2)]
+    assert (len(served._holdings), len(served._backlog), pool.recalls) == (0, 0, 1)
+    served._ended.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not voided.done(), "its task runs on"
+    pool.runs = []
+    served._ended.set()
+    await voided
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_lease_is_given_up_only_when_nothing_is_held(held: bool) -> None:
+    served = supervisor(RememberingPool(), SupervisorState.STOPPING)
+    served._holdings.add([claim(1)] if held else [])
+    exchange: Any = LastWords()
+    await served._say_last_words(exchange)
+    assert exchange.left is not held
+
+
+@pytest.mark.parametrize("state", [SupervisorState.RUNNING, SupervisorState.DRAINING])
+def test_what_waited_behind_a_task_that_killed_its_worker_waits_again_unless_it_drains(state: SupervisorState) -> None:
+    served = supervisor(RememberingPool(), state)
+    served._feeder.soon = lambda: None  # type: ignore[method-assign]
+    concluded: list[int] = []
+    served._conclude = lambda claim, outcome: concluded.append(claim.task_id)  # type: ignore[method-assign]
+    served._holdings.add([claim(2), claim(3)])
+    begun, unbegun = Outcome(OutcomeKind.INTERRUPTED, 0.5), Outcome(OutcomeKind.INTERRUPTED, 0.0)
+    served.on_outcomes([(claim(2), unbegun), (claim(3), begun)])
+    running = state is SupervisorState.RUNNING
+    assert concluded == ([3] if running else [2, 3])
+    assert [one.task_id for one in served._backlog.claims()] == ([2, 1] if running else [1])
+
+
+def test_claims_that_do_not_come_round_are_no_health() -> None:
+    served = supervisor(RememberingPool(), SupervisorState.RUNNING)
+    served._trust.renewed(lease_clock())
+    exchange: Any = LastWords()
+    served._exchange = exchange
+    within = served.settings.poll_interval + served.settings.db_timeout
+    for late, well in ((0.0, True), (within + 1.0, False)):
+        exchange.last_turn = lease_clock() - late
+        assert served.vitals.health()[0] is well

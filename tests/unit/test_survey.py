@@ -228,6 +228,16 @@ def test_a_slow_scan_takes_a_small_share_of_the_time_and_comes_round_all_the_sam
     assert survey.wants_scan(BURST * again if doubted else again)
 
 
+def test_slow_scans_are_soon_forgotten() -> None:
+    survey = Survey()
+    for _ in range(BURST + 1):
+        survey.found([], now=0.0, seconds=10.0)
+    now = 2 * LONGEST_WAIT
+    survey.found([], now=now, seconds=0.0)
+    survey.doubt()
+    assert survey.wants_scan(now)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     survey = Survey()
     for number in range(300):

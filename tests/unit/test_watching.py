@@ -144,3 +144,27 @@ def test_what_waits_behind_long_tasks_is_given_back(bench: Bench) -> None:
     bench.now = 1.5
     bench.turn()
     assert bench.outcomes == [(1, OutcomeKind.INTERRUPTED)]
+
+
+def test_a_claim_that_ended_while_it_was_asked_about_takes_no_later_one_with_it(bench: Bench) -> None:
+    plain = bench.store.confirm
+
+    async def confirm(supervisor_id: int, claims: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        bench.holdings.remove(claim(1, fence=5))
+        bench.holdings.add([claim(1, fence=8)])
+        bench.backlog.push([claim(1, fence=8)])
+        return await plain(supervisor_id, claims)
+
+    bench.store.confirm = confirm  # type: ignore[method-assign]
+    bench.holdings.add([claim(1, fence=5)])
+    bench.watcher.hint()
+    bench.turn()
+    assert bench.outcomes == []
+    assert [one.fence for one in bench.backlog.claims()] == [8]
+
+
+def test_after_a_hint_a_run_that_is_in_no_book_any_more_is_asked_about_too(bench: Bench) -> None:
+    bench.runs(claim(1, fence=5), LONG / 2)
+    bench.watcher.hint()
+    bench.turn()
+    assert bench.pool.stopped == [(1, OutcomeKind.CANCELLED, 5)]

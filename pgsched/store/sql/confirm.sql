@@ -4,10 +4,10 @@
 -- $1: supervisor, whose lease must be alive; $2, $3: task ids and fences.
 --
 -- Index: the primary key of the live partition; for ANY (ARRAY[...]) see claim.sql.
--- Locks: the supervisor's row, then the tasks that are refreshed, skipping what is locked: whoever has it changes it, and
--- the next turn will tell how.
+-- Locks: the tasks that are refreshed, skipping what is locked: whoever has it changes it, and the next turn will tell how.
+-- Not the supervisor: a task that is refreshed as the lease ends was touched before that, so a reaper takes it all the same.
 WITH supervisor AS MATERIALIZED (
-    SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp() FOR KEY SHARE
+    SELECT id FROM pgsched_supervisors WHERE id = $1::bigint AND lease_until > clock_timestamp()
 ), ours AS MATERIALIZED (
     SELECT task.id, task.fence, task.updated_at
     FROM unnest($2::bigint[], $3::bigint[]) AS claim (id, fence)
