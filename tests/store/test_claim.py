@@ -248,6 +248,27 @@ async def test_no_live_lease_no_claim(dsn: str, table: Table, bound: Bound) -> N
     assert table.statuses() == {"queued": 3}
 
 
+async def test_a_claim_that_finds_nothing_leaves_nothing_to_be_written(
+    dsn: str, table: Table, connect: Connect, bound: Bound
+) -> None:
+    """A hint wakes many supervisors, and the disk that the one waits for which finds the row is the same."""
+    async with supervisor(dsn, partitions=bound) as me:
+        name, parameters = claim_statement(me.id, 1337, me.wants(WANT), 10)
+        cursor = psycopg.RawCursor(connect(autocommit=False))
+        cursor.execute(load("hints"), ("60000", "true"))
+
+        def claim() -> tuple[int, bool]:
+            """How many it takes, and whether the transaction has anything to write."""
+            [(alive, asked, *_), *claims] = cursor.execute(load(name), parameters).fetchall()
+            assert (alive, asked) == (1, len(claims))
+            [(number,)] = cursor.execute("SELECT pg_current_xact_id_if_assigned()").fetchall()
+            return len(claims), number is not None
+
+        assert claim() == (0, False)
+        table.insert()
+        assert claim() == (1, True)
+
+
 async def test_f52_ids_beyond_32_bits_and_lock_keys_that_meet(dsn: str, table: Table) -> None:
     first = 2147483647 * 3_000_000
     table.sql("SELECT setval('scheduled_tasks_id_seq', %s)", 2**62)
