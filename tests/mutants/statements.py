@@ -86,6 +86,20 @@ STATEMENTS: Final = (
         f"{CLAIM}::test_a_claim_brings_some_mebibytes_and_no_more",
     ),
     *_both(
+        "claim-passing",
+        "claim",
+        "(NOT want.passing OR age(task.xmax) >",
+        "(true OR age(task.xmax) >",
+        f"{CLAIM}::test_a_claim_that_passes_leaves_what_somebody_may_be_about_to_take",
+    ),
+    *_both(
+        "claim-always-passing",
+        "claim",
+        "(NOT want.passing OR age(task.xmax) >",
+        "(false OR age(task.xmax) >",
+        f"{CLAIM}::test_a_claim_that_passes_leaves_what_somebody_may_be_about_to_take",
+    ),
+    *_both(
         "claim-due",
         "claim",
         "AND task.run_at <= now()",

@@ -11,7 +11,7 @@ from pgsched.model import Want
 from pgsched.store.claims import claim_statement
 from pgsched.store.sql import load
 from tests.store.desk import WANT, Bound, Table, completed, released, supervisor
-from tests.support import Server, database_of
+from tests.support import Server, database_of, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
 ODD = ["a,b", 'quo"te', "back\\slash", "{brace}", "NULL", "", " ", "ümläut", "per%cent"]
@@ -155,6 +155,32 @@ async def test_rows_that_somebody_holds_are_skipped_without_waiting(
     other.execute("SELECT FROM scheduled_tasks WHERE id = ANY (%s) FOR UPDATE", (ids[:2],))
     async with supervisor(dsn, partitions=bound) as me:
         assert [claim.task_id for claim in await me.claim()] == ids[2:]
+
+
+async def test_a_claim_that_passes_leaves_what_somebody_may_be_about_to_take(
+    dsn: str, table: Table, connect: Connect, bound: Bound
+) -> None:
+    ids = table.insert(9)
+    older, taking, failed = (connect(autocommit=False) for _ in range(3))
+    older.execute("SELECT pg_current_xact_id()")
+    for other, rows in ((taking, ids[:2]), (failed, ids[2:4])):
+        other.execute("SELECT FROM scheduled_tasks WHERE id = ANY (%s) FOR UPDATE", (rows,))
+    failed.rollback()
+    passing = WANT._replace(passing=True)
+    async with supervisor(dsn, partitions=bound) as me:
+        assert [claim.task_id for claim in await me.claim(passing, total=2)] == ids[4:6]
+        # They are not lost to it: the claim that follows a scan takes them.
+        assert [claim.task_id for claim in await me.claim(total=1)] == ids[2:3]
+        taking.rollback()
+        older.rollback()
+        found: list[int] = []
+
+        async def claimed() -> bool:
+            """Nobody is at work any more, but what the server does by itself."""
+            found.extend([claim.task_id for claim in await me.claim(passing)])
+            return sorted(found) == [*ids[:2], ids[3], *ids[6:]]
+
+        await eventually_async(claimed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("namespace", [1337, -7])

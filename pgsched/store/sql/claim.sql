@@ -1,7 +1,8 @@
 -- Claim due rows of the wanted groups for a supervisor whose lease is alive.
 --
 -- $1: supervisor; $2: first key of the advisory locks; $3: rows at most;
--- $4 to $7: task type, queue, priority and quota of each group, in turn; $8, $9: where the scan of the group starts.
+-- $4 to $7: task type, queue, priority and quota of each group, in turn; $8, $9: where the scan of the group starts;
+-- $10: whether it passes over what others may be about to take.
 --
 -- Answer: a first row that says whether the lease is alive (as id) and counts the rows asked for (as fence), then the
 -- claims, in the order of the groups and in due order within each. Where nothing is due nobody asks for the lease: 1.
@@ -14,6 +15,11 @@
 -- commits; then the other tasks. Whoever holds the supervisor's row waits for no task. Without a task that row is not
 -- locked: a lock alone has to be written to disk, and of the supervisors that a hint wakes only one finds the task.
 --
+-- Each of many supervisors comes by all that the others are about to take, and to be refused a lock costs more than to
+-- read a row. So a scan that passes over rows does not try those that a transaction has locked or changed which may still
+-- be running. Where it has failed the row is free, and passed over all the same while an older one runs: hence only from
+-- where the supervisor's own last claim ended. The claim after each discover passes over nothing.
+--
 -- The candidates are cut off behind the one with which their payloads, as they are stored, come to 4 MiB: whoever claims
 -- holds all of them in memory. As text a payload may be much longer than stored; one over 64 MiB comes as the empty text,
 -- and one that takes less than 64 KiB cannot be so long. Neither looks at more than the row itself.
@@ -22,8 +28,8 @@
 -- asked for once for each of them and for no other row, whatever the plan. In other statements a join by id is written as
 -- ANY (ARRAY[...]), because with = the planner may turn it around, and walk over all tasks to find the few that are meant.
 --
--- Of a claim of one row most is the start of the plan, so each node counts: unnest in a SELECT list, where the groups need
--- no table of their own, and one running sum, instead of another plan for the rare case.
+-- Of a claim of one row most is the start of the plan, so each step of it counts: hence unnest in a SELECT list, where the
+-- groups need no table of their own, and one running sum, instead of another plan for the rare case.
 WITH candidate AS MATERIALIZED (
     SELECT id, place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before
     FROM (
@@ -31,7 +37,7 @@ WITH candidate AS MATERIALIZED (
         FROM (
             SELECT unnest($4::text[]) AS task_type, unnest($5::text[]) AS queue, unnest($6::smallint[]) AS priority,
                    unnest($7::bigint[]) AS quota, unnest($8::timestamptz[]) AS floor_run_at,
-                   unnest($9::bigint[]) AS floor_id
+                   unnest($9::bigint[]) AS floor_id, unnest($10::boolean[]) AS passing
         ) AS want
         CROSS JOIN LATERAL (
             SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
@@ -42,6 +48,7 @@ WITH candidate AS MATERIALIZED (
               AND task.priority = want.priority
               AND task.run_at <= now()
               AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
+              AND (NOT want.passing OR age(task.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)))
             ORDER BY task.run_at, task.id
             LIMIT want.quota
             FOR UPDATE SKIP LOCKED

@@ -1,6 +1,6 @@
 -- Claim like claim, for a supervisor that is bound to some partitions: each group is that of one partition.
 --
--- $1 to $9: see claim.sql; $10: the partition of each group. Answer: claim's, with the partition of each row.
+-- $1 to $10: see claim.sql; $11: the partition of each group. Answer: claim's, with the partition of each row.
 --
 -- Index: scheduled_tasks_due of the group's partition; the comparison of its number keeps all others out of the plan when
 -- it is run. Then each row by where it lies. Locks: see claim.sql.
@@ -11,7 +11,8 @@ WITH candidate AS MATERIALIZED (
         FROM (
             SELECT unnest($4::text[]) AS task_type, unnest($5::text[]) AS queue, unnest($6::smallint[]) AS priority,
                    unnest($7::bigint[]) AS quota, unnest($8::timestamptz[]) AS floor_run_at,
-                   unnest($9::bigint[]) AS floor_id, unnest($10::integer[]) AS partition
+                   unnest($9::bigint[]) AS floor_id, unnest($10::boolean[]) AS passing,
+                   unnest($11::integer[]) AS partition
         ) AS want
         CROSS JOIN LATERAL (
             SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
@@ -23,6 +24,7 @@ WITH candidate AS MATERIALIZED (
               AND task.priority = want.priority
               AND task.run_at <= now()
               AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
+              AND (NOT want.passing OR age(task.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)))
             ORDER BY task.run_at, task.id
             LIMIT want.quota
             FOR UPDATE SKIP LOCKED
