@@ -158,7 +158,7 @@ class OurPoller:
             return 0
         last = result.ntuples - 1
         run_at, task_id = (result.get_value(last, Claim._fields.index(name)) or b"" for name in ("run_at", "task_id"))
-        self._want = self._want._replace(floor_run_at=run_at.decode(), floor_id=int(task_id))
+        self._want = self._want._replace(floor_run_at=run_at.decode(), floor_id=int(task_id), passing=True)
         return last
 
 

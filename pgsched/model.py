@@ -107,6 +107,8 @@ class Want(NamedTuple):
     floor_id: int = 0
     partition: int | None = None
     """That of the group."""
+    passing: bool = False
+    """Leave what another transaction may be about to take without asking for its lock."""
 
 
 class Claim(NamedTuple):

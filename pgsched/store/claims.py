@@ -5,7 +5,7 @@ from itertools import starmap
 from typing import Any, Final
 
 from pgsched.model import Claim, Want
-from pgsched.store.arrays import numbers, texts
+from pgsched.store.arrays import names, numbers, texts
 from pgsched.store.pipeline import Statement
 
 _EVERYWHERE: Final = ("-infinity", -(2**63))
@@ -29,6 +29,7 @@ def claim_statement(supervisor_id: int, namespace: int, wants: Sequence[Want], t
         numbers([want.quota for want in wants]),
         texts([run_at for run_at, _ in floors]),
         numbers([floor_id for _, floor_id in floors]),
+        names(["true" if want.passing else "false" for want in wants]),
         *([numbers(bound)] if bound else []),
     )
 

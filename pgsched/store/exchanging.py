@@ -41,7 +41,7 @@ class Exchanged(NamedTuple):
     failed: int
     """Claims that the server had no lock memory for, before the one that succeeded."""
     lease_alive: bool
-    """When False, nothing was done."""
+    """When False, nothing was done. True is no promise where there was nothing to do."""
     refused: Sequence[Want] = ()
     """Groups of which the table does not let the next row be claimed."""
 

@@ -37,6 +37,8 @@ class _Known:
     """Monotonic; infinite while nothing is known to be queued."""
     floor_run_at: str
     floor_id: int
+    passing: bool = False
+    """Whether the floor is our own last claim's: after a scan nothing may be passed over, or it might be for ever."""
 
 
 class Survey:
@@ -122,7 +124,9 @@ class Survey:
         floored = []
         for want in wants:
             known = self._known[_key(want)]
-            floored.append(want._replace(floor_run_at=known.floor_run_at, floor_id=known.floor_id))
+            floored.append(
+                want._replace(floor_run_at=known.floor_run_at, floor_id=known.floor_id, passing=known.passing)
+            )
         return floored
 
     def claimed(self, wants: Sequence[Want], claims: Sequence[Claim], total: int) -> None:
@@ -141,7 +145,7 @@ class Survey:
             if known is None:
                 continue
             if key in last:
-                known.floor_run_at, known.floor_id = last[key].run_at, last[key].task_id
+                known.floor_run_at, known.floor_id, known.passing = last[key].run_at, last[key].task_id, True
             if counts.get(key, 0) < want.quota and not cut_short:
                 known.due_at = math.inf
                 self._incomplete = True

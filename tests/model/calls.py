@@ -70,7 +70,9 @@ class Calls:
             if total:
                 counts, *claimed = rows[-1]
                 alive, claims = alive and counts[0] > 0, claims_of(claimed)
-            hold(alive == lives, "the database's clock judges a lease", supervisor, alive)
+            # A claim that finds nothing does not look at the lease.
+            looked = bool(claims or verdicts or not alive)
+            hold(alive == lives or not looked, "the database's clock judges a lease", supervisor, alive)
             for verdict, done in zip(verdicts, settled, strict=True):
                 allowed = oracle.may_settle(supervisor, verdict.claim)
                 hold(not done or lives, "a lost lease settles nothing", supervisor, verdict)

@@ -820,6 +820,13 @@ SUPERVISOR: Final = (
         "unit/test_reaping.py",
     ),
     Mutant(
+        "survey-passing",
+        "supervisor/survey.py",
+        "    passing: bool = False\n",
+        "    passing: bool = True\n",
+        "unit/test_survey.py",
+    ),
+    Mutant(
         "survey-found-last",
         "supervisor/survey.py",
         "            self._known.pop(key, None)\n",

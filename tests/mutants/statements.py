@@ -43,7 +43,27 @@ def _both(name: str, statement: str, before: str, after: str, tests: str) -> tup
 
 STATEMENTS: Final = (
     *_both("claim-lease", "claim", _ALIVE, "FOR KEY SHARE", f"{CLAIM}::test_no_live_lease_no_claim"),
-    *_both("claim-supervisor-lock", "claim", _ALIVE, _UNLOCKED, f"{RACES}::TestClaimAgainstReap"),
+    *_both(
+        "claim-unasked",
+        "claim",
+        "before < 4194304 AND EXISTS (SELECT FROM supervisor)",
+        "before < 4194304",
+        f"{CLAIM}::test_no_live_lease_no_claim",
+    ),
+    *_both(
+        "claim-empty",
+        "claim",
+        "AND EXISTS (SELECT FROM candidate) AND",
+        "AND",
+        f"{CLAIM}::test_a_claim_that_finds_nothing_leaves_nothing_to_be_written",
+    ),
+    *_both(
+        "claim-supervisor-lock",
+        "claim",
+        _ALIVE,
+        _UNLOCKED,
+        f"{RACES}::TestClaimAgainstReap::test_a_claim_on_its_way_keeps_its_supervisor_from_being_buried",
+    ),
     *_both(
         "claim-row-lock",
         "claim",
@@ -61,9 +81,23 @@ STATEMENTS: Final = (
     *_both(
         "claim-size",
         "claim",
-        "WHERE before < 4194304",
-        "WHERE true",
+        "WHERE before < 4194304 AND",
+        "WHERE",
         f"{CLAIM}::test_a_claim_brings_some_mebibytes_and_no_more",
+    ),
+    *_both(
+        "claim-passing",
+        "claim",
+        "(NOT want.passing OR age(task.xmax) >",
+        "(true OR age(task.xmax) >",
+        f"{CLAIM}::test_a_claim_that_passes_leaves_what_somebody_may_be_about_to_take",
+    ),
+    *_both(
+        "claim-always-passing",
+        "claim",
+        "(NOT want.passing OR age(task.xmax) >",
+        "(false OR age(task.xmax) >",
+        f"{CLAIM}::test_a_claim_that_passes_leaves_what_somebody_may_be_about_to_take",
     ),
     *_both(
         "claim-due",

@@ -11,7 +11,7 @@ from pgsched.model import Want
 from pgsched.store.claims import claim_statement
 from pgsched.store.sql import load
 from tests.store.desk import WANT, Bound, Table, completed, released, supervisor
-from tests.support import Server, database_of
+from tests.support import Server, database_of, eventually_async
 
 Connect = Callable[..., psycopg.Connection]
 ODD = ["a,b", 'quo"te', "back\\slash", "{brace}", "NULL", "", " ", "ümläut", "per%cent"]
@@ -157,6 +157,32 @@ async def test_rows_that_somebody_holds_are_skipped_without_waiting(
         assert [claim.task_id for claim in await me.claim()] == ids[2:]
 
 
+async def test_a_claim_that_passes_leaves_what_somebody_may_be_about_to_take(
+    dsn: str, table: Table, connect: Connect, bound: Bound
+) -> None:
+    ids = table.insert(9)
+    older, taking, failed = (connect(autocommit=False) for _ in range(3))
+    older.execute("SELECT pg_current_xact_id()")
+    for other, rows in ((taking, ids[:2]), (failed, ids[2:4])):
+        other.execute("SELECT FROM scheduled_tasks WHERE id = ANY (%s) FOR UPDATE", (rows,))
+    failed.rollback()
+    passing = WANT._replace(passing=True)
+    async with supervisor(dsn, partitions=bound) as me:
+        assert [claim.task_id for claim in await me.claim(passing, total=2)] == ids[4:6]
+        # They are not lost to it: the claim that follows a scan takes them.
+        assert [claim.task_id for claim in await me.claim(total=1)] == ids[2:3]
+        taking.rollback()
+        older.rollback()
+        found: list[int] = []
+
+        async def claimed() -> bool:
+            """Nobody is at work any more, but what the server does by itself."""
+            found.extend([claim.task_id for claim in await me.claim(passing)])
+            return sorted(found) == [*ids[:2], ids[3], *ids[6:]]
+
+        await eventually_async(claimed)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("namespace", [1337, -7])
 async def test_a_refused_advisory_lock_is_counted_and_its_row_left(
     dsn: str, table: Table, connect: Connect, namespace: int, bound: Bound
@@ -246,6 +272,27 @@ async def test_no_live_lease_no_claim(dsn: str, table: Table, bound: Bound) -> N
         assert (answer.claims, answer.lease_alive) == ([], False)
         assert (await me._replace(id=me.id + 1).exchange([], [WANT], 10)).lease_alive is False
     assert table.statuses() == {"queued": 3}
+
+
+async def test_a_claim_that_finds_nothing_leaves_nothing_to_be_written(
+    dsn: str, table: Table, connect: Connect, bound: Bound
+) -> None:
+    """A hint wakes many supervisors, and the disk that the one waits for which finds the row is the same."""
+    async with supervisor(dsn, partitions=bound) as me:
+        name, parameters = claim_statement(me.id, 1337, me.wants(WANT), 10)
+        cursor = psycopg.RawCursor(connect(autocommit=False))
+        cursor.execute(load("hints"), ("60000", "true"))
+
+        def claim() -> tuple[int, bool]:
+            """How many it takes, and whether the transaction has anything to write."""
+            [(alive, asked, *_), *claims] = cursor.execute(load(name), parameters).fetchall()
+            assert (alive, asked) == (1, len(claims))
+            [(number,)] = cursor.execute("SELECT pg_current_xact_id_if_assigned()").fetchall()
+            return len(claims), number is not None
+
+        assert claim() == (0, False)
+        table.insert()
+        assert claim() == (1, True)
 
 
 async def test_f52_ids_beyond_32_bits_and_lock_keys_that_meet(dsn: str, table: Table) -> None:

@@ -195,6 +195,25 @@ class TestReapAgainstReap:
 
 
 class TestClaimAgainstReap:
+    async def test_the_reaper_holds_the_supervisor(
+        self, dsn: str, server: Server, table: Table, connect: Connect, bound: Bound
+    ) -> None:
+        ids = table.insert(3)
+        async with supervisor(dsn) as me, supervisor(dsn, partitions=bound) as slow:
+            early = connect(autocommit=False)
+            early.execute("SELECT FROM pgsched_supervisors WHERE id = %s FOR UPDATE", (slow.id,))
+            claiming = asyncio.ensure_future(slow.exchange([], [WANT], 10))
+            await eventually_async(lambda: server.waits_for_lock(dsn), "the claim waits")
+            # What it has locked by then holds up nobody.
+            assert {claim.task_id for claim in await me.claim()} < set(ids)
+            early.execute("UPDATE pgsched_supervisors SET lease_until = now() WHERE id = %s", (slow.id,))
+            assert psycopg.RawCursor(early).execute(load("reap"), (me.id, 10)).fetchall() == []
+            early.commit()
+            answer = await claiming
+            assert (answer.claims, answer.lease_alive) == ([], False)
+            assert len(await me.claim()) >= 1
+        assert table.statuses() == {"processing": 3}
+
     async def test_a_claim_on_its_way_keeps_its_supervisor_from_being_buried(
         self, dsn: str, table: Table, connect: Connect, bound: Bound
     ) -> None:

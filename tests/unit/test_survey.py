@@ -88,6 +88,17 @@ def test_wants_start_at_the_head_and_then_where_the_last_claim_ended() -> None:
     assert survey.due(0.0), "a full claim leaves the group due"
 
 
+def test_rows_are_passed_over_behind_our_own_last_claim_and_never_right_after_a_scan() -> None:
+    survey = Survey()
+    for now in (0.0, 1.0):
+        survey.found([group(head=7)], now=now, seconds=0.0)
+        assert [floored.passing for floored in survey.floored([want()])] == [False]
+        survey.claimed([want()], [], total=2)
+        assert [floored.passing for floored in survey.floored([want()])] == [False]
+        survey.claimed([want()], [claim(7), claim(9)], total=2)
+        assert [floored.passing for floored in survey.floored([want()])] == [True]
+
+
 def test_a_short_claim_makes_its_group_quiet_and_asks_for_a_scan() -> None:
     survey = Survey()
     survey.found([group()], now=0.0, seconds=0.001)
