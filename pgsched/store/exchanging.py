@@ -58,11 +58,13 @@ class Readied(NamedTuple):
 class Exchanger:
     """Settles and claims over one line.
 
+    :param hinted: the line that hints come over, and what they send goes over.
     :param namespace: first key of the advisory locks.
     """
 
-    def __init__(self, line: Line, namespace: int) -> None:
+    def __init__(self, line: Line, hinted: Line, namespace: int) -> None:
         self._line = line
+        self._hinted = hinted
         self._namespace = namespace
         self._lockable = _UNLIMITED
 
@@ -104,23 +106,23 @@ class Exchanger:
 
     def send(self, readied: Readied, then: Callable[[], None]) -> bool:
         """See ``Store.send``."""
-        return self._line.send(readied.statement, then)
+        return self._hinted.send(readied.statement, then)
 
     def arrived(self) -> Exchanged | None:
         """See ``Store.arrived``."""
-        rows = self._line.arrived()
+        rows = self._hinted.arrived()
         if rows is None:
             return None
         answer = _claimed([], rows, alive=True)
         if not answer.lease_alive:
             return None
-        self._line.taken()
+        self._hinted.taken()
         return answer
 
     async def answer(self, readied: Readied) -> Exchanged:
         """See ``Store.answer``."""
         try:
-            rows = await self._line.answer()
+            rows = await self._hinted.answer()
         except (*CONFLICTS, *REFUSED_DATA, OUT_OF_LOCKS):
             # Nothing was claimed; what is to be done about it is known there.
             return await self.exchange(readied.supervisor_id, [], readied.wants, readied.total, resent=False)

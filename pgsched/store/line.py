@@ -62,6 +62,24 @@ class Line:
         """Run statements as one transaction, in one round trip; return the rows of each. It raises what `call` does."""
         return await self._serve(lambda pipeline: self._transaction(pipeline, statements))
 
+    async def hear(self, statement: Statement, on_notify: Callable[[str, int], None]) -> "asyncio.Future[None]":
+        """Run a LISTEN, and hand on each notification's payload and server process from then on. It raises what `call`
+        does.
+
+        :return: fails when the connection is lost.
+        """
+
+        async def subscribe(pipeline: Pipeline) -> "asyncio.Future[None]":
+            await self._transaction(pipeline, (statement,))
+            return pipeline.hear(on_notify)
+
+        return await self._serve(subscribe)
+
+    @property
+    def engaged(self) -> bool:
+        """Whether something was sent whose answer nobody has taken."""
+        return self._pipeline is not None and self._pipeline.engaged
+
     def send(self, statement: Encoded, then: Callable[[], None]) -> bool:
         """Send a statement at once, if the line is free and has a session of its own.
 
@@ -134,7 +152,7 @@ class Line:
             self._outage.succeeded(began)
             if self._pipeline is not None and turned_read_only(self._pipeline.connection):
                 # It would answer questions for ever, with what was there when another server took over.
-                await self._discard()
+                await self._discard("the server has turned read-only")
             return result
 
     async def close(self) -> None:
@@ -155,10 +173,10 @@ class Line:
         self._pipeline = pipeline
         return pipeline
 
-    async def _discard(self) -> None:
+    async def _discard(self, reason: str = "the connection was given up") -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
-            await pipeline.close()
+            await pipeline.close(reason)
 
     async def _transaction(self, pipeline: Pipeline, statements: tuple[Statement, ...]) -> list[list[Any]]:
         if self._pooled:

@@ -6,7 +6,7 @@ in the supervisor's loop, on a connection that nobody else uses meanwhile. It ju
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -38,11 +38,20 @@ class Pipeline:
         self._prepares = prepares
         self._prepared: set[str] = set()
         self._answer: _Answer | None = None
+        self._ear: _Ear | None = None
 
     @property
     def engaged(self) -> bool:
-        """Whether something was sent whose answer nobody has taken."""
-        return self._answer is not None
+        """Whether something was sent, or half of it, whose answer nobody has taken."""
+        return self._answer is not None or self.connection.pgconn.pipeline_status != pq.PipelineStatus.OFF
+
+    def hear(self, on_notify: Callable[[str, int], None]) -> "asyncio.Future[None]":
+        """Hand on notifications from now on, as they come; with payload and server process of each.
+
+        :return: fails when the connection is lost, or given up.
+        """
+        self._ear = _Ear(self.connection.pgconn, self._receive, on_notify)
+        return self._ear.lost
 
     async def run(self, statements: Sequence[Statement], timeout: float) -> list[list[Any]]:
         """Run statements as one transaction and return the rows of each.
@@ -62,11 +71,13 @@ class Pipeline:
         """
         pgconn = self.connection.pgconn
         pgconn.enter_pipeline_mode()
-        self._answer = answer = _Answer(pgconn, self._prepared, then)
-        answer.expect(self._queue(statements))
+        expected = self._queue(statements)
         # Up to here all is one transaction.
         pgconn.pipeline_sync()
-        answer.begin(timeout)
+        # Sent first of all, so that the server is at work while we do the rest.
+        writing = bool(pgconn.flush())
+        self._answer = _Answer(pgconn, expected, self._prepared, then, heard=self._ear is not None)
+        self._answer.begin(timeout, writing)
 
     async def answer(self) -> list[list[Any]]:
         """The rows of each statement that was sent; it raises what `run` does."""
@@ -91,6 +102,15 @@ class Pipeline:
     def _finish(self) -> None:
         self.connection.pgconn.exit_pipeline_mode()
         self._answer = None
+        if self._ear is not None:
+            # What has come together with the answer.
+            asyncio.get_running_loop().call_soon(self._ear.tell)
+
+    def _receive(self) -> None:
+        """The connection is listened to, and says something."""
+        assert self._ear is not None
+        if self._answer is None or not self._answer.receive():
+            self._ear.receive()
 
     def _load(self, answer: "_Answer") -> list[list[Any]]:
         answers = []
@@ -100,36 +120,94 @@ class Pipeline:
         self._transformer.set_pgresult(None)
         return answers
 
-    async def close(self) -> None:
-        """Close the connection, whatever is under way on it."""
+    async def close(self, reason: str) -> None:
+        """Close the connection, whatever is under way on it.
+
+        :param reason: for whoever hears notifications.
+        """
         if self._answer is not None:
             self._answer.leave()
+        if self._ear is not None:
+            self._ear.lose(psycopg.OperationalError(reason))
         await self.connection.close()
 
-    def _queue(self, statements: Sequence[Encoded]) -> Iterator[str | None]:
-        """Queue what is to be sent; yields for each answer to come the name that it makes known, or None for rows."""
+    def _queue(self, statements: Sequence[Encoded]) -> list[str | None]:
+        """Queue what is to be sent; for each answer to come, the name that it makes known, or None for rows."""
         pgconn = self.connection.pgconn
-        known = set(self._prepared)
+        expected: list[str | None] = []
         for name, parameters in statements:
             if not self._prepares:
                 pgconn.send_query_params(load(name), parameters)
             else:
                 key = name.encode()
-                if name not in known:
-                    known.add(name)
+                if name not in self._prepared and name not in expected:
                     pgconn.send_prepare(key, load(name))
-                    yield name
+                    expected.append(name)
                 pgconn.send_query_prepared(key, parameters)
-            yield None
+            expected.append(None)
+        return expected
+
+
+class _Ear:
+    """Hears what the server says unasked.
+
+    :param on_readable: called when it says anything, until the connection is lost.
+    """
+
+    def __init__(
+        self, pgconn: pq.abc.PGconn, on_readable: Callable[[], None], on_notify: Callable[[str, int], None]
+    ) -> None:
+        self._pgconn = pgconn
+        self._on_notify = on_notify
+        self._socket = pgconn.socket
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        # The end of a tenure may come in the same moment, and then nobody asks what it was lost by.
+        self.lost.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._loop.add_reader(self._socket, on_readable)
+        self._loop.call_soon(self.tell)
+
+    def lose(self, error: Exception) -> None:
+        """Hear nothing more."""
+        if not self.lost.done():
+            self._loop.remove_reader(self._socket)
+            self.lost.set_exception(error)
+
+    def receive(self) -> None:
+        """Take in what has come, which answers nothing."""
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error as error:
+            self.lose(error)
+        else:
+            self.tell()
+
+    def tell(self) -> None:
+        """Hand on what was notified."""
+        while not self.lost.done() and (notify := self._pgconn.notifies()):
+            self._on_notify(notify.extra.decode(), notify.be_pid)
 
 
 class _Answer:
-    """What the server says, collected as it comes."""
+    """What the server says, collected as it comes.
 
-    def __init__(self, pgconn: pq.abc.PGconn, prepared: set[str], then: Callable[[], None]) -> None:
+    :param expected: for each answer the name that it makes known, or None for rows.
+    :param heard: somebody else watches the connection, and calls `receive`.
+    """
+
+    def __init__(
+        self,
+        pgconn: pq.abc.PGconn,
+        expected: list[str | None],
+        prepared: set[str],
+        then: Callable[[], None],
+        *,
+        heard: bool,
+    ) -> None:
+        self._heard = heard
         self._pgconn = pgconn
         self._then = then
-        self._expected: Iterator[str | None] = iter(())
+        self._expected = iter(expected)
         self._prepared = prepared
         self._socket = pgconn.socket
         self._writing = False
@@ -147,19 +225,18 @@ class _Answer:
         done = self._done
         return done.done() and not done.cancelled() and done.exception() is None and self.error is None
 
-    def expect(self, names: Iterator[str | None]) -> None:
-        """Queue what `names` queues, and remember what each answer will be about."""
-        self._expected = iter(list(names))
+    def begin(self, timeout: float, writing: bool) -> None:
+        """Wait for it so many seconds.
 
-    def begin(self, timeout: float) -> None:
-        """Send what is queued."""
-        # First of all, so that the server is at work while we do the rest.
-        self._writing = bool(self._pgconn.flush())
+        :param writing: not everything is sent.
+        """
+        self._writing = writing
         self._timer = self._loop.call_later(timeout, self._expire, timeout)
-        self._loop.add_reader(self._socket, self._receive)
+        if not self._heard:
+            self._loop.add_reader(self._socket, self.receive)
         if self._writing:
             # The server may be waiting for us to read before it reads on, hence both at once.
-            self._loop.add_writer(self._socket, self._receive)
+            self._loop.add_writer(self._socket, self.receive)
 
     async def end(self) -> None:
         """Wait for the end of the transaction."""
@@ -173,7 +250,8 @@ class _Answer:
         if self._timer is None:
             return
         self._timer.cancel()
-        self._loop.remove_reader(self._socket)
+        if not self._heard:
+            self._loop.remove_reader(self._socket)
         if self._writing:
             self._loop.remove_writer(self._socket)
 
@@ -182,18 +260,20 @@ class _Answer:
             self._done.set_exception(DeadlineError(f"no answer from the database within {timeout:g} s"))
             self._then()
 
-    def _receive(self) -> None:
+    def receive(self) -> bool:
+        """Take in what has come; False: there is nothing more to come."""
         if self._done.done():
-            return
+            return False
         try:
             self._exchange_bytes()
             if not self._collect():
-                return
+                return True
         except Exception as error:
             self._done.set_exception(error)
         else:
             self._done.set_result(None)
         self._then()
+        return True
 
     def _exchange_bytes(self) -> None:
         try:

@@ -99,11 +99,11 @@ class Store:
         self._partitions = partitions
         self._timeout = db_timeout
         self.outage = Outage()
-        self._work, self._lease, self._upkeep = (
+        self._work, self._lease, self._upkeep, self._listen = (
             Line(dsn, timeout=db_timeout, pooled=pooled, outage=self.outage, name=f"pgsched {name}")
-            for name in ("work", "lease", "upkeep")
+            for name in ("work", "lease", "upkeep", "listen")
         )
-        self._exchanger = Exchanger(self._work, namespace)
+        self._exchanger = Exchanger(self._work, self._listen, namespace)
         self._me: str | None = None
         """What a renewal knows the row of our registration by."""
         self._former: int | None = None
@@ -120,7 +120,7 @@ class Store:
 
     async def close(self) -> None:
         """Close every connection."""
-        for line in (self._work, self._lease, self._upkeep):
+        for line in (self._work, self._lease, self._upkeep, self._listen):
             await line.close()
 
     async def check_schema(self) -> None:
@@ -315,7 +315,7 @@ class Store:
 
         :param on_ready: called once, when no later hint can be missed.
         """
-        await listen(self._dsn, timeout=self._timeout, on_ready=on_ready, on_hint=on_hint)
+        await listen(self._listen, on_ready=on_ready, on_hint=on_hint)
 
     async def _ask(self, line: Line, name: str, *parameters: object) -> list[Any]:
         # As text, a parameter has the type that the statement gives it, whatever its size; see PostgreSQL's "unknown".

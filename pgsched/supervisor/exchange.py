@@ -7,6 +7,7 @@ gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/
 
 import logging
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -311,6 +312,9 @@ class Exchange:
             self._backlog.push(answer.claims)
             # Slots wait for it; the books below can wait for them.
             self._feed()
+            if not verdicts:
+                # We were at rest, and so were the workers: the one that was woken may wait for this very processor.
+                os.sched_yield()
         if verdicts:
             self._close(verdicts, answer.settled, seconds)
         if not trusted:

@@ -649,8 +649,8 @@ SUPERVISOR: Final = (
     Mutant(
         "pipeline-leave",
         "store/pipeline.py",
-        "            self._answer.leave()\n        await",
-        "            pass\n        await",
+        "            self._answer.leave()\n        if self._ear",
+        "            pass\n        if self._ear",
         "store/test_standby.py",
     ),
     Mutant(
@@ -953,10 +953,18 @@ STORE: Final = (
     ),
     Mutant(
         "listen-read-only",
-        "store/listening.py",
-        "if turned_read_only(connection)",
+        "store/line.py",
+        "if self._pipeline is not None and turned_read_only(self._pipeline.connection)",
         "if False",
         "store/test_listen.py",
+    ),
+    Mutant("listen-engaged", "store/listening.py", "if not line.engaged:", "if True:", "store/test_standby.py"),
+    Mutant(
+        "listen-together",
+        "store/pipeline.py",
+        "asyncio.get_running_loop().call_soon(self._ear.tell)",
+        "pass",
+        "store/test_standby.py",
     ),
     Mutant(
         "password-refused",

@@ -10,6 +10,7 @@ import pytest
 
 from pgsched.errors import DatabaseError
 from pgsched.model import Horizon
+from pgsched.store import line as lines
 from pgsched.store import listening as ears
 from pgsched.store.connection import Connection, connect
 from pgsched.store.sql import load
@@ -178,11 +179,12 @@ async def test_f36_a_server_that_has_turned_read_only_is_left(dsn: str, monkeypa
 
     async def turning(*arguments: Any, **options: Any) -> Connection:
         connection = await connect(*arguments, **options)
-        await connection.execute("SET default_transaction_read_only = on")
+        if options["application_name"] == "pgsched listen":
+            await connection.execute("SET default_transaction_read_only = on")
         return connection
 
     monkeypatch.setattr(ears, "SILENCE", 0.2)
-    monkeypatch.setattr(ears, "connect", turning)
+    monkeypatch.setattr(lines, "connect", turning)
     async with supervisor(dsn) as me:
 
         async def listen() -> None:
@@ -230,13 +232,13 @@ async def test_one_that_is_lost_just_as_it_is_cancelled_leaves_no_word_behind(
         opened.append(await connect(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(ears, "connect", connected)
+    monkeypatch.setattr(lines, "connect", connected)
     async with supervisor(proxy.dsn) as me:
         ready = asyncio.Event()
         call = asyncio.create_task(me.store.listen(on_ready=ready.set, on_hint=lambda hint: None))
         await ready.wait()
         proxy.cut()
-        cancelled_when_readable(call, opened[0].pgconn.socket)
+        cancelled_when_readable(call, opened[-1].pgconn.socket)
         await asyncio.wait({call})
         assert call.cancelled()
     # It keeps the traceback, and that what the answer was to come through.

@@ -1,6 +1,7 @@
 """The exchange's turn, on a store that answers from a script and a clock that is moved by hand."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -558,6 +559,29 @@ def test_verdicts_of_longer_tasks_gather_longer_within_bounds(bench: Bench, monk
         bench.exchange.settle(verdict(1)._replace(seconds=seconds))
         bench.run(bench.exchange.sleep(1.0))
     assert waited == [resting.GATHER, 0.01, resting.LONGEST_GATHER]
+
+
+def test_whoever_was_at_rest_lets_the_worker_begin_before_it_keeps_its_books(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: done.append("gave way"))
+    monkeypatch.setattr(bench.heard, "claimed", lambda claims, **counts: done.append("books"))
+
+    def feed() -> None:
+        done.append("fed")
+        bench.backlog.take_all()
+
+    bench.feed = feed
+    bench.store.ready = [claim(1)]
+    bench.turn()
+    assert done == ["fed", "gave way", "books"]
+    done.clear()
+    bench.store.ready = [claim(2)]
+    bench.exchange.settle(verdict(1))
+    bench.now += 1.0
+    bench.turn()
+    assert done == ["fed", "books"], "there is more to do"
 
 
 def test_no_scan_gets_in_the_way_right_after_a_claim(bench: Bench) -> None:
