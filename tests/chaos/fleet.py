@@ -8,6 +8,7 @@ import re
 import signal
 from pathlib import Path
 
+from pgsched.errors import ExitCode
 from tests.chaos import app
 from tests.chaos.plan import QUEUES
 from tests.chaos.terms import SeatTerms
@@ -23,14 +24,26 @@ RESTART = 0.5
 """Seconds between a death and the new process."""
 LOOK = 0.25
 """Seconds between two looks at what is below a supervisor: the process table is long."""
-ACCEPTED = {0, 3, -signal.SIGKILL}
-"""Ends of a process that a storm brings about: told to stop, no database at the start, killed. Never a crash."""
 RUNTIME = "runtime"
 """Where supervisors keep their metrics, beside the journal: in /dev/shm they would be among those of others."""
 LEASE_LOST = re.compile(r"^\S+ ERROR lease_lost supervisor=(\d+)", re.MULTILINE)
 SHOWN = 4000
 """Characters of a log that are shown from a complaint on."""
 COMPLAINT = re.compile(r"^(?:\S+ ERROR (?!lease_lost|database_lost)|Traceback|.*never retrieved).*$", re.MULTILINE)
+
+
+def accepted(code: int, err: str) -> bool:
+    """Whether a storm brings a supervisor to such an end: it is never a crash.
+
+    :param code: its exit code, or the signal that has killed it, negative.
+    :param err: what it has said.
+    """
+    if code == -signal.SIGTERM:
+        # Told to stop before Python could hear it.
+        return not err
+    if code == ExitCode.POOL:
+        return "(SIGKILL) before it was ready" in err
+    return code in (ExitCode.OK, ExitCode.DATABASE, -signal.SIGKILL)
 
 
 class Seat:
@@ -161,7 +174,7 @@ class Seat:
         ended = command.wait()
         self._read(command, now)
         self.deaths[command.pid] = now
-        if ended.code not in ACCEPTED:
+        if not accepted(ended.code, command.err):
             self.complaints.append(f"{command.pid} ended with {ended.code}:{command}")
         self.orphans |= self._known
         self._known = {}

@@ -170,7 +170,7 @@ COMMANDS: Final = (
     Mutant(
         "guard-pipe",
         "cli/guard.py",
-        "    except BrokenPipeError:\n        _abandon_output()\n        return BROKEN_PIPE\n    except Exception",
+        "    except BrokenPipeError:\n        _abandon(1)\n        return BROKEN_PIPE\n    except Exception",
         "    except Exception",
         "system/test_cli_commands.py::test_a_reader_that_goes_away_is_no_error",
     ),

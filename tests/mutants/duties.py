@@ -43,8 +43,8 @@ DUTIES: Final = (
     Mutant(
         "survey-space",
         "supervisor/survey.py",
-        "min(THRIFT * seconds, LONGEST_WAIT)",
-        "THRIFT * seconds",
+        "min(max(THRIFT * seconds, futile), LONGEST_WAIT)",
+        "max(THRIFT * seconds, futile)",
         "unit/test_survey.py::test_slow_scans_are_soon_forgotten",
     ),
     Mutant(
