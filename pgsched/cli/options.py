@@ -100,6 +100,10 @@ class Command(WithExamples):
 class Group(WithExamples, click.Group):
     """Lists its commands in the order in which they were added: that of a first use, not of the alphabet."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # A missing command is told in one line, as a missing argument is.
+        super().__init__(*args, no_args_is_help=False, **kwargs)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""
         return list(self.commands)
