@@ -1,5 +1,6 @@
 """The pages of reference beside the program: nothing is missing, and nothing is there that is not."""
 
+import inspect
 import re
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -9,6 +10,8 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import pgsched as pgsched_package
+from pgsched import App, Enqueuer, Retry, Task, TaskContext
 from pgsched.cli import guard
 from pgsched.cli.commands import pgsched
 from pgsched.errors import ExitCode
@@ -18,6 +21,7 @@ from tests.system.conftest import CommandLine
 
 PLACE = ROOT / "docs/reference"
 OPTIONS = sections((PLACE / "options.md").read_text())
+PYTHON = sections((PLACE / "python.md").read_text())
 CODES = (PLACE / "exit-codes.md").read_text()
 METRICS = (PLACE / "metrics.md").read_text()
 SQL = (PLACE / "sql.md").read_text()
@@ -98,6 +102,38 @@ def test_every_exit_code_is_there() -> None:
         **{code.name: int(code) for code in ExitCode},
         **ours,
     }
+
+
+@pytest.mark.parametrize(
+    ("part", "called"),
+    [("App", App), ("app.task", App.task), ("Retry", Retry), ("task.options", Task.options)],
+)
+def test_every_parameter_is_there_with_its_default(part: str, called: Callable[..., object]) -> None:
+    parameters = inspect.signature(called).parameters.values()
+    assert [(name.strip("`"), default.strip("`")) for name, default, _ in rows(PYTHON[part])] == [
+        (parameter.name, repr(parameter.default))
+        for parameter in parameters
+        if parameter.name not in ("self", "function")
+    ]
+
+
+def test_all_that_the_package_gives_is_there() -> None:
+    text = "".join(PYTHON.values())
+    assert [
+        name for name in pgsched_package.__all__ if name != "__version__" and not re.search(rf"\b{name}\b", text)
+    ] == []
+    raised = {name for name in pgsched_package.__all__ if name.endswith("Error")} - {"PgschedError"}
+    assert names(rows(PYTHON["Errors"])) == raised
+    attributes = {*TaskContext.__slots__, *vars(TaskContext)}
+    assert {name.removesuffix("()") for name in names(rows(PYTHON["current_task"]))} == {
+        name for name in attributes if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("kind", [Task, Enqueuer])
+def test_every_way_to_enqueue_is_there(kind: type) -> None:
+    ways = re.findall(r"task\.(enqueue\w*)\(", PYTHON["Enqueue"])
+    assert set(ways) == {name for name in vars(kind) if name.startswith("enqueue")}
 
 
 def test_what_a_supervisor_shows_is_there(pgsched_cli: CommandLine) -> None:
