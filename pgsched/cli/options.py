@@ -8,6 +8,7 @@ Options that guard against mistakes (``--all``) can only be typed.
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -84,6 +85,10 @@ class WithExamples(click.Command):
         kwargs["context_settings"] = CONTEXT
         super().__init__(*args, **kwargs)
         self.examples = examples
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The first clause of the help, and all of it: the list of commands has lines enough."""
+        return " ".join(re.split(r"[;.]\s", f"{self.help} ", maxsplit=1)[0].split())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they would be typed."""
