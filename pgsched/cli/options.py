@@ -75,7 +75,7 @@ def given_as(ctx: click.Context, param: click.Parameter) -> str:
     if isinstance(param, Option):
         from_environment = ctx.get_parameter_source(str(param.name)) is ParameterSource.ENVIRONMENT
         return param.variable if from_environment else param.opts[0]
-    return str(param.human_readable_name)
+    return str(param.human_readable_name).strip("[.]")
 
 
 class WithExamples(click.Command):

@@ -150,6 +150,11 @@ def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No such command 'start'" in refused(capsys, "start")
 
 
+@pytest.mark.parametrize("command", ["show", "cancel", "retry"])
+def test_an_id_that_is_none(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert refused(capsys, command, "--no-embedded", "x").startswith("pgsched: ID 'x': must be a whole number")
+
+
 def test_a_group_without_its_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "systemd") == "pgsched: Missing command (see `pgsched systemd --help`)\n"
 
