@@ -105,7 +105,7 @@ def _app(value: str) -> str:
     module, colon, attribute = value.partition(":")
     parts = [*module.split("."), *attribute.split(".")]
     if not colon or not all(part.isidentifier() for part in parts):
-        raise UsageError(f"APP {value!r}: must be module:attribute, like examples.archive:app")
+        raise UsageError(f"APP {value!r}: must be module:attribute, like tasks:app")
     return value
 
 

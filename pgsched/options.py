@@ -38,13 +38,13 @@ class Options:
             if self.delay is not None:
                 raise UsageError(f"run_at and delay {self.delay!r}: give one of them, not both")
         if self.unique_key is not None:
-            _check_key(self.unique_key)
+            check_key(self.unique_key)
         if self.queue is not None:
             check_name("queue", self.queue)
         if self.priority is not None:
             parse_number(self.priority, "priority", -32768, 32767)
         if self.max_retries is not None:
-            parse_number(self.max_retries, "max_retries", 0, 2**31 - 1)
+            parse_retries(self.max_retries)
         self._delay()
         self._timeout()
 
@@ -64,10 +64,44 @@ class Options:
 
     def _delay(self) -> float:
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
-        return 0.0 if delay is None else parse_seconds(delay, "delay", 0.0, _LONGEST_DELAY)
+        return 0.0 if delay is None else parse_delay(delay)
 
     def _timeout(self) -> float | None:
-        return None if self.timeout is None else parse_seconds(self.timeout, "timeout", 0.001, 1e8)
+        return None if self.timeout is None else parse_timeout(self.timeout)
+
+
+def parse_delay(value: object, option: str = "delay") -> float:
+    """Read how long a task waits before it is due.
+
+    :raises UsageError: it is no duration, or over a hundred years.
+    """
+    return parse_seconds(value, option, 0.0, _LONGEST_DELAY)
+
+
+def parse_timeout(value: object, option: str = "timeout") -> float:
+    """Read how long an attempt may take.
+
+    :raises UsageError: it is no duration that a limit can have.
+    """
+    return parse_seconds(value, option, 0.001, 1e8)
+
+
+def parse_retries(value: object, option: str = "max_retries") -> int:
+    """Read how often a task may be tried again.
+
+    :raises UsageError: it is no number of times.
+    """
+    return parse_number(value, option, 0, 2**31 - 1)
+
+
+def check_key(key: object, option: str = "unique_key") -> str:
+    """Return a unique key that the database can hold.
+
+    :raises UsageError: it is not.
+    """
+    if not isinstance(key, str) or not key or "\0" in key or len(key) > _KEY_LENGTH:
+        raise UsageError(f"{option} {str(key)[:60]!r}: must be text of 1 to {_KEY_LENGTH} characters without NUL")
+    return key
 
 
 def _check_time(run_at: object) -> None:
@@ -79,8 +113,3 @@ def _check_time(run_at: object) -> None:
             f"run_at {run_at.isoformat()}: has no time zone, and its due time would depend on the server's; "
             "use an aware datetime such as datetime.now(UTC)"
         )
-
-
-def _check_key(key: object) -> None:
-    if not isinstance(key, str) or not key or "\0" in key or len(key) > _KEY_LENGTH:
-        raise UsageError(f"unique_key {str(key)[:60]!r}: must be text of 1 to {_KEY_LENGTH} characters without NUL")

@@ -1,7 +1,7 @@
 """``pgsched enqueue``: one task from the command line, committed when the id is printed.
 
-The command knows no App: queue and priority have plain defaults here, and whether the payload fits the function's
-signature shows when the task runs.
+The command knows no App: queue, priority and retries have plain defaults here, and whether the payload fits the
+function shows when the task runs.
 """
 
 import json
@@ -15,14 +15,13 @@ from pgsched.cli.options import Checked, command, json_option, option
 from pgsched.cli.output import print_json
 from pgsched.errors import UsageError
 from pgsched.model import NewTask
-from pgsched.quantities import check_name, parse_number, parse_seconds
+from pgsched.options import check_key, parse_delay, parse_retries, parse_timeout
+from pgsched.quantities import check_name, parse_number
 from pgsched.rules.payload import PAYLOAD_LIMIT, check_payload
 
 EXAMPLES = """pgsched enqueue compress '{"path": "a.txt"}' --delay 10m
 pgsched enqueue report --run-at 2030-01-31T06:00:00+01:00 --priority 5
 generate-payload | pgsched enqueue compress - --queue archive"""
-
-LONGEST_DELAY = 100 * 366 * 86400.0
 
 
 def read_moment(text: str, option: str) -> datetime:
@@ -46,7 +45,7 @@ def read_moment(text: str, option: str) -> datetime:
 @option(
     "--delay",
     metavar="SECONDS",
-    type=Checked(lambda text, shown: parse_seconds(text, shown, 0.0, LONGEST_DELAY)),
+    type=Checked(parse_delay),
     help="Not before so long from now: seconds, or like 90s, 5m, 7d.",
 )
 @option(
@@ -63,6 +62,26 @@ def read_moment(text: str, option: str) -> datetime:
     default=0,
     help="-32768 to 32767, higher first.  [default: 0]",
 )
+@option(
+    "--max-retries",
+    metavar="N",
+    type=Checked(parse_retries),
+    default=3,
+    help="Try again at most so often.  [default: 3]",
+)
+@option(
+    "--timeout",
+    metavar="SECONDS",
+    type=Checked(parse_timeout),
+    help="Stop an attempt after so long.  [default: the task type's]",
+)
+@option(
+    "--unique-key",
+    metavar="KEY",
+    type=Checked(check_key),
+    environment=False,
+    help="If a task with this key is queued or running, print its id and add none.",
+)
 @json_option
 @database_options
 def enqueue(
@@ -73,6 +92,9 @@ def enqueue(
     delay: float | None,
     queue: str,
     priority: int,
+    max_retries: int,
+    timeout: float | None,
+    unique_key: str | None,
     as_json: bool,
 ) -> None:
     """Add a task of TYPE and print its id.
@@ -83,7 +105,17 @@ def enqueue(
     if run_at is not None and delay is not None:
         raise UsageError("--run-at and --delay: give one of them, not both")
     text = check_payload(_read_json(payload))
-    task = NewTask(task_type, text, queue=queue, priority=priority, run_at=run_at, delay=delay or 0.0)
+    task = NewTask(
+        task_type,
+        text,
+        queue=queue,
+        priority=priority,
+        max_retries=max_retries,
+        run_at=run_at,
+        delay=delay or 0.0,
+        timeout=timeout,
+        unique_key=unique_key,
+    )
 
     from pgsched.store.enqueue import insert
 

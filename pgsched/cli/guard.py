@@ -42,7 +42,7 @@ def guarded(body: Callable[[], int]) -> int:
         return ExitCode.USAGE
     except PgschedError as error:
         say(str(error))
-        _debug()
+        _debug(error.details)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -78,9 +78,10 @@ def _usage(error: click.ClickException) -> str:
     return f"{message} (see `{path} --help`)" if path else message
 
 
-def _debug() -> None:
+def _debug(details: str = "") -> None:
+    """Show where it happened: in the user's module, where that is to blame."""
     if os.environ.get(DEBUG) == "1":
-        click.echo(redact(traceback.format_exc()), err=True, nl=False)
+        click.echo(redact(details or traceback.format_exc()), err=True, nl=False)
 
 
 def _flushed(code: int) -> int:

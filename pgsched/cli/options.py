@@ -8,6 +8,7 @@ Options that guard against mistakes (``--all``) can only be typed.
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -74,7 +75,7 @@ def given_as(ctx: click.Context, param: click.Parameter) -> str:
     if isinstance(param, Option):
         from_environment = ctx.get_parameter_source(str(param.name)) is ParameterSource.ENVIRONMENT
         return param.variable if from_environment else param.opts[0]
-    return str(param.human_readable_name)
+    return str(param.human_readable_name).strip("[.]")
 
 
 class WithExamples(click.Command):
@@ -84,6 +85,10 @@ class WithExamples(click.Command):
         kwargs["context_settings"] = CONTEXT
         super().__init__(*args, **kwargs)
         self.examples = examples
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The first clause of the help, and all of it: the list of commands has lines enough."""
+        return " ".join(re.split(r"[;.]\s", f"{self.help} ", maxsplit=1)[0].split())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they would be typed."""
@@ -99,6 +104,10 @@ class Command(WithExamples):
 
 class Group(WithExamples, click.Group):
     """Lists its commands in the order in which they were added: that of a first use, not of the alphabet."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # A missing command is told in one line, as a missing argument is.
+        super().__init__(*args, no_args_is_help=False, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""

@@ -82,7 +82,10 @@ def _import(app: str, problems: list[tuple[str, str, str]]) -> list[str]:
             await pool.stop()
 
     try:
-        return asyncio.run(boot())
+        known = asyncio.run(boot())
     except PgschedError as error:
         problems.append(("error", str(error), ""))
         return []
+    if not known:
+        problems.append(("warning", f"{app} has no tasks", "import the modules that declare them"))
+    return known

@@ -167,6 +167,11 @@ class Cluster:
             time.sleep(0.02)
         return endpoint
 
+    def pid(self) -> int | None:
+        """The process that ``postmaster.pid`` names, whether it lives or not."""
+        noted = self._noted()
+        return None if noted is None else noted.pid
+
     def forget_dead(self) -> None:
         """Remove a ``postmaster.pid`` whose process is gone, although its pid may have gone to another one.
 

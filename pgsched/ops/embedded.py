@@ -145,8 +145,11 @@ def _start_patiently(cluster: Cluster, settings: Mapping[str, str]) -> None:
             if cluster.wait_ready(START_TIMEOUT) is not None:
                 return None
             busy = "still in use" in str(error) or "already exists" in str(error)
-            if not busy or time.monotonic() > deadline:
+            if not busy:
                 raise
+            if time.monotonic() > deadline:
+                pid = cluster.pid()
+                raise DatabaseError(f"{error}; process {pid} runs there and does not answer: kill {pid}") from None
             time.sleep(0.1)
 
 

@@ -189,6 +189,9 @@ class Telemetry:
 
     def _entered(self, state: str) -> None:
         self.line.state = state
+        if state == "stopped":
+            # Nothing runs or waits any more, whatever was sampled last.
+            self._gauges = dict.fromkeys(self._gauges, 0.0)
         if state in ("draining", "stopping"):
             self._notifier.stopping(self.line.text())
         else:

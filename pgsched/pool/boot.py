@@ -17,8 +17,9 @@ from types import FrameType
 from typing import Any, Final
 
 from pgsched.app import App
+from pgsched.errors import PgschedError
 from pgsched.model import Retry, TaskType
-from pgsched.pool.describe import error_line, traceback_text
+from pgsched.pool.describe import error_line, raised_at, traceback_text
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -67,18 +68,30 @@ def load(spec: str) -> App:
     try:
         found: Any = importlib.import_module(name)
     except BaseException as error:
-        line = f"cannot import {name}: {error_line(error)}"
-        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            line += f", neither in {here} nor among what is installed"
-        raise LoadError(line, traceback_text(error, _FRAMES) or "") from None
+        raise LoadError(_why(spec, error, here), traceback_text(error, _FRAMES) or "") from None
+    apps = [f"{name}:{each}" for each, value in vars(found).items() if isinstance(value, App)]
+    hint = f"; {' and '.join(apps[:3])} would do" if apps else ""
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise LoadError(f"{name} has no attribute {attribute}: APP must be module:attribute") from None
+            raise LoadError(f"{name} has no attribute {attribute}: APP must be module:attribute{hint}") from None
     if not isinstance(found, App):
-        raise LoadError(f"{name}:{attribute} is {type(found).__qualname__}, must be an App")
+        raise LoadError(f"{name}:{attribute} is {type(found).__qualname__}, must be an App{hint}")
     return found
+
+
+def _why(spec: str, error: BaseException, here: str) -> str:
+    """Why the import of ``module:attribute`` has failed, and where."""
+    name, _, attribute = spec.partition(":")
+    if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+        if name.endswith(".py"):
+            return f"cannot import {name}: a module goes without .py, as in {name.removesuffix('.py')}:{attribute}"
+        return f"cannot import {name}: {error_line(error)}, neither in {here} nor among what is installed"
+    # Ours tell what is wrong with a declaration; which class they are says nothing more.
+    said = str(error) if isinstance(error, PgschedError) else error_line(error)
+    place = raised_at(error)
+    return f"cannot import {name}: {said}{f' (at {place})' if place and place not in said else ''}"
 
 
 def load_beside(spec: str, sock: socket.socket) -> App:

@@ -4,9 +4,11 @@ Errors cross between processes as text only: an exception's class may not exist 
 want other arguments, its ``__str__`` may raise. Text is cleaned of what PostgreSQL refuses: NUL and lone surrogates.
 """
 
+import importlib
 import re
 import traceback
 from collections.abc import Collection
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -15,6 +17,7 @@ ERROR_LIMIT: Final = 1000
 TRACEBACK_LIMIT: Final = 16 * 1024
 """Characters of a traceback; cut in the middle."""
 
+_PASSED_BY: Final = ("<frozen ", importlib.__file__, f"{Path(__file__).parents[1]}/")
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
@@ -37,6 +40,13 @@ def error_line(error: BaseException) -> str:
         message = f"<its text cannot be had: {type(failure).__name__}>"
     line = clean(f"{name}: {message}" if message else name)
     return line if len(line) <= ERROR_LIMIT else f"{line[: ERROR_LIMIT - 3]}..."
+
+
+def raised_at(error: BaseException) -> str:
+    """File and line of the innermost frame that is neither importlib's nor ours; nothing where there is none."""
+    trace = traceback.walk_tb(error.__traceback__)
+    places = [(frame.f_code.co_filename, line) for frame, line in trace]
+    return next((f"{file}:{line}" for file, line in reversed(places) if not file.startswith(_PASSED_BY)), "")
 
 
 def traceback_text(error: BaseException, skip: Collection[str]) -> str | None:

@@ -271,6 +271,9 @@ class Filler:
         """Count an end that no task answers for; return the seconds until the next attempt."""
         if self._first is not None and not self._first.done():
             self._first.set_exception(error)
+            # Whoever starts us gives up: there is no second try of which anybody is to be told.
+            self.close()
+            return math.inf
         if self.failure is not None:
             return math.inf
         answer = self._intensity.died(now, lived, killed)

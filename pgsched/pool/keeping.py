@@ -179,7 +179,7 @@ class Keeper:
         self._listen(launcher)
         now = time.monotonic()
         lived = 0.0 if self._loaded_at is None else now - self._loaded_at
-        error = self._error
+        error = told = self._error
         if error is None:
             # Where it was killed, the app is not to blame; where it left by itself, only the app can have done it.
             foreign = self.ready or death.signal == signal.SIGKILL
@@ -190,7 +190,9 @@ class Keeper:
         self._drop(launcher)
         if not self._closed:
             self._owner.forsaken()
-            self._on_event("forkserver_died", {"error": str(error)})
+            if told is None:
+                # What it has said itself is told by whoever counts it.
+                self._on_event("forkserver_died", {"error": str(error)})
             self._due = now + self._owner.count(now, lived, killed, error)
 
     def _drop(self, launcher: Launcher) -> None:

@@ -165,6 +165,22 @@ def turned_read_only(connection: Connection) -> bool:
     return b"on" in (status(b"default_transaction_read_only"), status(b"in_hot_standby"))
 
 
+def _not_understood(said: str) -> str:
+    """What libpq's parser says of a DSN, without what it quotes, which may well be the password."""
+    import difflib
+
+    reason, _, quoted = said.partition('"')
+    match reason.strip():
+        case "missing":
+            return "a word without ="
+        case "invalid connection option":
+            known = [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
+            near = difflib.get_close_matches(quoted.partition('"')[0], known, n=1)
+            return f"an option that libpq does not have; {near[0]}?" if near else "an option that libpq does not have"
+        case other:
+            return other
+
+
 def _parameters(dsn: str, timeout: float, application_name: str, writable: bool = False) -> dict[str, Any]:
     if "\0" in dsn:
         # libpq would take what stands before it for the whole.
@@ -172,8 +188,7 @@ def _parameters(dsn: str, timeout: float, application_name: str, writable: bool 
     try:
         parameters = conninfo_to_dict(dsn)
     except (psycopg.Error, UnicodeError) as error:
-        # The parser quotes what it could not read, which may well be the password.
-        reason = one_line(error).split('"')[0].strip()
+        reason = _not_understood(one_line(error))
         raise UsageError(f"malformed DSN ({reason}): must be postgresql://... or key=value pairs") from None
     shown = {parameters.get(key) for key in ("user", "dbname", "host")}
     for key in ("password", "sslpassword"):

@@ -7,7 +7,7 @@ about connections: ``connection`` does.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import psycopg
 
@@ -15,25 +15,27 @@ from pgsched.errors import DatabaseError, PgschedError, SchemaError, UsageError
 from pgsched.store.line import ATTEMPTS, CONFLICTS, pause
 from pgsched.store.redaction import one_line
 
+RIGHTS: Final = "`pgsched check` lists the rights that are missing"
 T = TypeVar("T")
 
 
 @contextmanager
-def refusals(doing: str, *, unless: tuple[type[psycopg.Error], ...] = ()) -> Iterator[None]:
+def refusals(doing: str, *, unless: tuple[type[psycopg.Error], ...] = (), rights: str = RIGHTS) -> Iterator[None]:
     """Turn any psycopg error inside into a `PgschedError` that begins with what was being done.
 
     :param doing: such as "cannot enqueue".
     :param unless: errors that leave as they are.
+    :param rights: what to do about a right that is missing.
     """
     try:
         yield
     except unless:
         raise
     except psycopg.Error as error:
-        raise refusal(error, doing) from error
+        raise refusal(error, doing, rights) from error
 
 
-def refusal(error: psycopg.Error, doing: str) -> PgschedError:
+def refusal(error: psycopg.Error, doing: str, rights: str = RIGHTS) -> PgschedError:
     """The error for the user: one line, with the cure where we know it."""
     line = f"{doing}: {_said(error)}"
     match error:
@@ -47,7 +49,7 @@ def refusal(error: psycopg.Error, doing: str) -> PgschedError:
         ):
             return SchemaError(f"{line}; nothing was changed")
         case psycopg.errors.InsufficientPrivilege():
-            return DatabaseError(f"{line}; `pgsched check` lists the rights that are missing")
+            return DatabaseError(f"{line}; {rights}")
         case psycopg.errors.ReadOnlySqlTransaction():
             return DatabaseError(f"{line}; the server is a standby or read-only, connect to the primary")
         case psycopg.DataError() | psycopg.IntegrityError():

@@ -63,7 +63,10 @@ def migrate(dsn: str, timeout: float = 10.0, partitions: int | None = None) -> l
         something hangs on the tables that are to be split. Nothing was changed.
     :raises DatabaseError: the server cannot be reached, or refused.
     """
-    with connect_sync(dsn, timeout=timeout, application_name="pgsched migrate") as conn, refusals("cannot migrate"):
+    with (
+        connect_sync(dsn, timeout=timeout, application_name="pgsched migrate") as conn,
+        refusals("cannot migrate", rights="only the tables' owner may, or who has CREATE on an empty schema"),
+    ):
         # A role may have stricter defaults; the second of two hosts must see what the first has done.
         conn.isolation_level = IsolationLevel.READ_COMMITTED
         conn.read_only = False

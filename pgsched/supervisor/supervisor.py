@@ -106,7 +106,8 @@ class Supervisor:
         await self._store.open()
         await self._store.check_schema()
         task_types = await self._pool.start()
-        self._observer.event("pool_started", logging.INFO, task_types=sorted(task_types))
+        level = logging.INFO if task_types else logging.WARNING
+        self._observer.event("pool_started", level, task_types=sorted(task_types))
         self.changes.begin(task_types)
         settings = self.settings
         self._exchange = Exchange(

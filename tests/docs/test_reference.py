@@ -1,5 +1,6 @@
 """The pages of reference beside the program: nothing is missing, and nothing is there that is not."""
 
+import inspect
 import re
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -9,15 +10,20 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import pgsched as pgsched_package
+from pgsched import App, Enqueuer, Retry, Task, TaskContext
 from pgsched.cli import guard
 from pgsched.cli.commands import pgsched
 from pgsched.errors import ExitCode
+from pgsched.ops import telemetry
 from tests.pages import blocks, queries, rows, sections
 from tests.support import ROOT, Server, eventually
 from tests.system.conftest import CommandLine
 
 PLACE = ROOT / "docs/reference"
 OPTIONS = sections((PLACE / "options.md").read_text())
+OBSERVING = (PLACE.parent / "observing.md").read_text()
+PYTHON = sections((PLACE / "python.md").read_text())
 CODES = (PLACE / "exit-codes.md").read_text()
 METRICS = (PLACE / "metrics.md").read_text()
 SQL = (PLACE / "sql.md").read_text()
@@ -100,6 +106,38 @@ def test_every_exit_code_is_there() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("part", "called"),
+    [("App", App), ("app.task", App.task), ("Retry", Retry), ("task.options", Task.options)],
+)
+def test_every_parameter_is_there_with_its_default(part: str, called: Callable[..., object]) -> None:
+    parameters = inspect.signature(called).parameters.values()
+    assert [(name.strip("`"), default.strip("`")) for name, default, _ in rows(PYTHON[part])] == [
+        (parameter.name, repr(parameter.default))
+        for parameter in parameters
+        if parameter.name not in ("self", "function")
+    ]
+
+
+def test_all_that_the_package_gives_is_there() -> None:
+    text = "".join(PYTHON.values())
+    assert [
+        name for name in pgsched_package.__all__ if name != "__version__" and not re.search(rf"\b{name}\b", text)
+    ] == []
+    raised = {name for name in pgsched_package.__all__ if name.endswith("Error")} - {"PgschedError"}
+    assert names(rows(PYTHON["Errors"])) == raised
+    attributes = {*TaskContext.__slots__, *vars(TaskContext)}
+    assert {name.removesuffix("()") for name in names(rows(PYTHON["current_task"]))} == {
+        name for name in attributes if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("kind", [Task, Enqueuer])
+def test_every_way_to_enqueue_is_there(kind: type) -> None:
+    ways = re.findall(r"task\.(enqueue\w*)\(", PYTHON["Enqueue"])
+    assert set(ways) == {name for name in vars(kind) if name.startswith("enqueue")}
+
+
 def test_what_a_supervisor_shows_is_there(pgsched_cli: CommandLine) -> None:
     """The other way round, that every metric of the page can be shown, is the unit floor's."""
     pgsched_cli.module("nothing", "from pgsched import App\napp = App()\n@app.task\ndef rest() -> None: ...\n")
@@ -121,6 +159,16 @@ def families(address: str, at_least: str) -> set[tuple[str, str]] | None:
         if not family.name.startswith(("process_", "python_"))
     }
     return names if any(family.name == at_least and family.samples for family in found) else None
+
+
+def test_every_event_of_the_log_is_there() -> None:
+    """As far as its name stands where it is told; those of attempts and of the pool stand in tables of ``ops``."""
+    sources = "".join(path.read_text() for path in (ROOT / "pgsched").rglob("*.py"))
+    told = set(re.findall(r'(?:emit|event)\(\s*"([a-z_]+)"', sources))
+    told |= {name for name, _ in telemetry._EVENTS.values()} | set(telemetry._POOL_LEVELS)
+    shown = set(re.findall(r"`([a-z_]+)`", "".join(row[1] for row in rows(sections(OBSERVING)["Logs"]))))
+    assert shown == told
+    assert len(shown) > 40
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -139,7 +139,7 @@ def app_in(directory: Path, source: str, **settings: Any) -> Harness:
     """A pool of an app that is written for the test."""
     (directory / "written.py").write_text(f"from pgsched.app import App\n{source}\n")
     path = os.pathsep.join([str(directory), str(ROOT)])
-    return Harness(app="written:app", environment={"PYTHONPATH": path}, **settings)
+    return Harness(**{"app": "written:app", "environment": {"PYTHONPATH": path}, **settings})
 
 
 def _descriptors() -> set[str]:

@@ -149,8 +149,8 @@ async def test_slots_without_a_task_go_first(tmp_path: Path) -> None:
         task = await begun(harness, tmp_path)
         for nap in naps:
             await harness.outcome(nap)
+        # Which slot that is depends on which worker was ready first.
         [running] = harness.pool.running()
-        assert running.slot == 2
         harness.pool.resize(1)
         await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
         assert harness.pool.running()[0].slot == running.slot

@@ -27,12 +27,15 @@ METHODS = pytest.mark.parametrize("method", ["forkserver", "spawn"])
     ("source", "words"),
     [
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("raise ValueError('on import')", "ValueError: on import"),
+        ("raise ValueError('on import')", "written.py:2)"),
+        ("import json; json.loads('')", "decoder.py:"),
+        ("app = App(); app.task(lambda: 0)", "cannot import written: /"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("import os; os._exit(3)", ""),
         ("def :", "SyntaxError"),
-        ("app = 3", "written:app is int, must be an App"),
-        ("", "written has no attribute app"),
+        ("app = 3; other = App()", "written:app is int, must be an App; written:other would do"),
+        ("", "written has no attribute app: APP must be module:attribute"),
+        ("tasks, mail = App(), App()", "module:attribute; written:tasks and written:mail would do"),
     ],
 )
 async def test_f24_an_app_that_cannot_be_imported_ends_the_start(
@@ -45,9 +48,14 @@ async def test_f24_an_app_that_cannot_be_imported_ends_the_start(
     assert "\n" not in str(caught.value)
     if words:
         assert isinstance(caught.value, AppError)
-    if "ValueError" in words:
+    if "ValueError" in source:
+        assert str(caught.value).startswith("cannot import written: ValueError: on import (at /")
         assert "written.py" in caught.value.details
         assert "importlib" not in caught.value.details
+    # One line is enough: nobody is told of a second try that is not made.
+    assert not harness.said("restart_delayed")
+    if words:
+        assert not harness.said("forkserver_died")
     # Fewer than a handful of attempts.
     assert harness.pool.restarts.total() <= 2
 
@@ -64,6 +72,12 @@ async def test_an_app_that_names_no_module_of_ours(tmp_path: Path) -> None:
     with pytest.raises(
         AppError, match=r"cannot import no\.such\.place: ModuleNotFoundError.*, neither in /.* nor among"
     ):
+        await harness.pool.start()
+
+
+async def test_an_app_that_is_named_by_its_file(tmp_path: Path) -> None:
+    harness = app_in(tmp_path, "app = App()", app="written.py:app")
+    with pytest.raises(AppError, match=r"cannot import written\.py: .* without \.py, as in written:app$"):
         await harness.pool.start()
 
 

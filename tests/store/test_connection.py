@@ -6,6 +6,7 @@ import gc
 import itertools
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -124,6 +125,18 @@ class TestConnect:
                 await asyncio.to_thread(attempt)
             assert "s3cr3t" not in str(wrong.value)
             assert "\n" not in str(wrong.value)
+
+    @pytest.mark.parametrize(
+        ("dsn", "reason"),
+        [
+            ("nowhere", "a word without ="),
+            ("host=h pasword=x", "an option that libpq does not have; password?"),
+            ("host=h x=y", "an option that libpq does not have"),
+        ],
+    )
+    def test_what_is_wrong_with_a_dsn_is_said(self, dsn: str, reason: str) -> None:
+        with pytest.raises(UsageError, match=rf"^malformed DSN \({re.escape(reason)}\): must be postgresql://"):
+            connect_sync(dsn, timeout=2)
 
     async def test_a_wrong_database_is_named(self, dsn: str) -> None:
         with pytest.raises(DatabaseError, match='database "nowhere_at_all" does not exist'):

@@ -88,6 +88,13 @@ class TestEnqueue:
         assert run("enqueue", "compress", "--run-at", text).code == 0
         assert sql("SELECT run_at = '2030-01-31 05:00Z' FROM scheduled_tasks") == [(True,)]
 
+    def test_retries_timeout_and_key(self, run: InProcess, sql: Sql) -> None:
+        arguments = ["enqueue", "compress", "--max-retries", "0", "--timeout", "1.5m", "--unique-key", "one"]
+        first, second = run(*arguments), run(*arguments)
+        assert first.out == second.out
+        rows = sql("SELECT id, max_retries, timeout, unique_key FROM scheduled_tasks")
+        assert rows == [(int(first.out), 0, 90.0, "one")]
+
     @pytest.mark.parametrize(
         ("data", "code"), [(b'{"path": "a"}', 0), (b'{"path": "\xff"}', 2), (b"", 2), (b"[" + b"0," * 9_000_000, 2)]
     )
@@ -299,6 +306,23 @@ class TestSetup:
         found = json.loads(pgsched_cli.run("check", "tasks:app", "--json").out)
         assert found["task_types"] == ["work"]
         assert all(problem["level"] != "error" for problem in found["problems"])
+
+    def test_an_app_without_tasks_is_a_warning(self, pgsched_cli: CommandLine) -> None:
+        pgsched_cli.module("nothing", "from pgsched import App\napp = App()\n")
+        ended = pgsched_cli.run("check", "nothing:app")
+        assert ended.code == 0
+        assert "warning: nothing:app has no tasks; import the modules that declare them\n" in ended.out
+        pgsched_cli("run", "nothing:app", "--processes", "1").wait_for(r'WARNING pool_started task_types="\[\]"')
+
+    def test_the_traceback_of_an_app_is_shown_on_request(self, pgsched_cli: CommandLine) -> None:
+        pgsched_cli.module("broken", "from pgsched import App\nApp().no_such_thing()\n")
+        command = ("run", "broken:app", "--processes", "1", "--metrics-address", "none")
+        ended = pgsched_cli.run(*command)
+        assert (ended.code, ended.err.count("Traceback")) == (5, 0)
+        assert "/broken.py:2)" in ended.err.splitlines()[-1]
+        shown = pgsched_cli.run(*command, environment={"PGSCHED_DEBUG": "1"}).err
+        assert '/broken.py", line 2, in <module>' in shown
+        assert "pgsched/cli" not in shown
 
     def test_check_of_an_empty_database(self, run: InProcess, empty_dsn: str) -> None:
         ended = run("check", "--dsn", empty_dsn)

@@ -246,6 +246,17 @@ def test_a_killed_server_is_started_again_beside_its_users(place: Path) -> None:
     assert stopped(first)
 
 
+def test_a_server_that_has_lost_its_socket_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "LEFTOVER_TIMEOUT", 0.0)
+    with embedded.start(place) as handle:
+        socket = place / "run/.s.PGSQL.5432"
+        socket.rename(place / "run/hidden")
+        pid = pid_of(handle)
+        with pytest.raises(DatabaseError, match=rf"; process {pid} runs there and does not answer: kill {pid}$"):
+            embedded.start(place)
+        (place / "run/hidden").rename(socket)
+
+
 def test_a_stale_pid_file_whose_pid_belongs_to_somebody_else_now(place: Path) -> None:
     handle = embedded.start(place)
     pid_file = place / "data/postmaster.pid"

@@ -37,6 +37,7 @@ def test_the_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert f"\n  {name} " in out
+    assert "..." not in out.split("Commands:")[1]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,6 +135,10 @@ def test_a_payload_that_cannot_be_stored(capsys: pytest.CaptureFixture[str], pay
         (["--priority", "40000"], "--priority '40000'"),
         (["--queue", " "], "--queue ' '"),
         (["--queue", "q" * 65], "at most 64"),
+        (["--max-retries", "-1"], "--max-retries '-1'"),
+        (["--timeout", "0"], "--timeout '0'"),
+        (["--unique-key", ""], "--unique-key ''"),
+        (["--unique-key", "k" * 513], "1 to 512 characters"),
     ],
 )
 def test_enqueue_options(capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
@@ -147,6 +151,15 @@ def test_an_unknown_option_points_to_the_help(capsys: pytest.CaptureFixture[str]
 
 def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No such command 'start'" in refused(capsys, "start")
+
+
+@pytest.mark.parametrize("command", ["show", "cancel", "retry"])
+def test_an_id_that_is_none(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert refused(capsys, command, "--no-embedded", "x").startswith("pgsched: ID 'x': must be a whole number")
+
+
+def test_a_group_without_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "systemd") == "pgsched: Missing command (see `pgsched systemd --help`)\n"
 
 
 def test_no_command_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_a_value_from_the_environment_is_named_after_its_variable() -> None:
     "app", ["", "archive", "archive:", ":app", "a b:app", "archive:app()", "./archive.py:app", "a..b:c"]
 )
 def test_app_is_module_and_attribute(app: str) -> None:
-    with pytest.raises(UsageError, match=r"^APP '.*': must be module:attribute, like examples.archive:app$"):
+    with pytest.raises(UsageError, match=r"^APP '.*': must be module:attribute, like tasks:app$"):
         Settings.parse(app, {})
 
 

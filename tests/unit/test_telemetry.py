@@ -132,6 +132,14 @@ def test_a_minute_is_summed_up_and_a_quiet_one_is_not(telemetry: Telemetry, log:
     assert record["completed_per_second"] > 0
 
 
+def test_the_last_summary_shows_nothing_running(telemetry: Telemetry, log: Log) -> None:
+    telemetry.claimed([CLAIM], skipped=0, failed=0, seconds=0.01)
+    telemetry.sampled("active", 2)
+    telemetry.event("state", logging.INFO, state="stopped")
+    telemetry.summarise()
+    assert [record["active"] for record in log.records() if record["event"] == "summary"] == [0]
+
+
 @pytest.mark.parametrize(
     ("reason", "level", "counted"),
     [
