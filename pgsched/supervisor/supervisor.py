@@ -29,8 +29,9 @@ from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.listening import Listener
 from pgsched.supervisor.liveness import Part
 from pgsched.supervisor.observer import Observer
+from pgsched.supervisor.pruning import Pruner
 from pgsched.supervisor.reaping import Reaper
-from pgsched.supervisor.sampling import Books, Pruner, samplers
+from pgsched.supervisor.sampling import Books, samplers
 from pgsched.supervisor.tenure import Expiry, Renewal, race
 from pgsched.supervisor.vitals import Vitals
 from pgsched.supervisor.watching import Watcher

@@ -1065,7 +1065,7 @@ STORE: Final = (
     ),
     Mutant(
         "ranges-refused",
-        "supervisor/sampling.py",
+        "supervisor/pruning.py",
         "except DatabaseError as error:",
         "except ZeroDivisionError as error:",
         "store/test_ranges.py::test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",

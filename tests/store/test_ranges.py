@@ -11,7 +11,7 @@ import pytest
 from pgsched.errors import DatabaseError
 from pgsched.ops.telemetry import Telemetry
 from pgsched.store import admin, schema
-from pgsched.supervisor.sampling import Pruner
+from pgsched.supervisor.pruning import Pruner
 from tests.article import text
 from tests.store.desk import KINDS, Table, completed, supervisor
 from tests.support import Server, eventually
