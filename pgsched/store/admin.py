@@ -6,10 +6,11 @@ quietly when it meets a conflict. What was done stays done if a later batch fail
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from pgsched.errors import PgschedError
 from pgsched.model import Status
 from pgsched.store.line import CONFLICTS
 from pgsched.store.refusals import refusals, retried
@@ -84,25 +85,37 @@ def prune(
     return pruned
 
 
-def drop_ranges(conn: psycopg.Connection[Any], older_than: float) -> int:
-    """Drop the ranges of ended tasks that are all older, with their failures; one that is in use is left to `prune`.
+class Dropped(NamedTuple):
+    """What became of the ranges that are old enough."""
 
-    :return: about how many tasks went with them.
-    :raises DatabaseError: the server refused.
+    tasks: int
+    """About how many went with them."""
+    refused: str | None
+    """Why no more could be dropped, by a view that somebody has made of one, say."""
+
+
+def drop_ranges(conn: psycopg.Connection[Any], older_than: float) -> Dropped:
+    """Drop the ranges of ended tasks that are all older, with their failures; any that stays is left to `prune`.
+
+    :param older_than: seconds since a task ended.
+    :raises DatabaseError: the failures could not be deleted.
     """
-    tasks = 0
-    after = 0
+    tasks, refused, looked_at, after = 0, None, 0, 0
+    try:
+        with refusals("cannot drop ranges"):
+            while found := rows(conn, "drop_range", older_than):
+                tasks += found[0][1]
+                looked_at = BATCH
+    except PgschedError as error:
+        refused = str(error)
 
     def delete_failures() -> tuple[Any, ...]:
         return rows(conn, "prune_failures", older_than, BATCH, after)[0]
 
     with refusals("cannot prune tasks"):
-        while found := rows(conn, "drop_range", older_than):
-            tasks += found[0][1]
-            looked_at, after = BATCH, 0
-            while looked_at == BATCH:
-                looked_at, after = retried(delete_failures)
-    return tasks
+        while looked_at == BATCH:
+            looked_at, after = retried(delete_failures)
+    return Dropped(tasks, refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

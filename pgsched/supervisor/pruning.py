@@ -48,12 +48,18 @@ class Pruner:
         return INTERVAL
 
     async def _drop_ranges(self) -> None:
-        """Drop what is old, and what was recorded of the failures there."""
+        """Drop what is old, and what was recorded of the failures there.
+
+        It may be refused for good, by a view that somebody has made of a range, and then its tasks go by batches.
+        """
         dropped = False
-        while found := await self._store.drop_range(self._older_than):
-            name, tasks = found
-            self._observer.event("range_dropped", logging.INFO, range=name, tasks=tasks)
-            dropped = True
+        try:
+            while found := await self._store.drop_range(self._older_than):
+                name, tasks = found
+                self._observer.event("range_dropped", logging.INFO, range=name, tasks=tasks)
+                dropped = True
+        except DatabaseError as error:
+            self._observer.event("ranges_not_dropped", logging.WARNING, error=str(error))
         after: int | None = 0 if dropped else None
         while after is not None:
             after = await self._store.prune_failures(self._older_than, BATCH, after)

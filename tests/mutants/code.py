@@ -1066,9 +1066,16 @@ STORE: Final = (
     Mutant(
         "ranges-refused",
         "supervisor/pruning.py",
-        "except DatabaseError as error:",
-        "except ZeroDivisionError as error:",
+        'except DatabaseError as error:\n            self._observer.event("ranges_not_made"',
+        'except ZeroDivisionError as error:\n            self._observer.event("ranges_not_made"',
         "store/test_ranges.py::test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",
+    ),
+    Mutant(
+        "drop-refused",
+        "supervisor/pruning.py",
+        'except DatabaseError as error:\n            self._observer.event("ranges_not_dropped"',
+        'except ZeroDivisionError as error:\n            self._observer.event("ranges_not_dropped"',
+        "store/test_ranges.py::test_a_range_that_cannot_be_dropped_is_told_and_its_tasks_go_by_batches",
     ),
     Mutant(
         "split-obstacles",
