@@ -5,7 +5,7 @@ from typing import Any
 
 from pgsched.config import Settings
 from pgsched.model import Claim, Outcome, OutcomeKind, TaskType, Verdict
-from pgsched.pool.pool import Running
+from pgsched.pool.pool import PoolSettings, Running
 from pgsched.rules.states import SupervisorState
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.supervisor import Supervisor
@@ -16,6 +16,8 @@ def claim(task_id: int) -> Claim:
 
 
 class RememberingPool:
+    settings = PoolSettings(app="a:app", processes=1)
+
     def __init__(self) -> None:
         self.dispatched: list[int] = []
         self.task_types: dict[str, TaskType] = {}
