@@ -105,7 +105,7 @@ class Store:
         )
         self._exchanger = Exchanger(self._work, namespace)
         self._me: str | None = None
-        """What a renewal knows the row of our registration by."""
+        """What the row of our registration is known by: in a database that was set back, another may have its id."""
         self._former: int | None = None
         """Our last registration, while we have not given it up."""
         self._lease_over = 0.0
@@ -164,11 +164,11 @@ class Store:
         :param taken: the wanted number that this answers.
         """
         serves = (identity.processes, texts(identity.task_types))
-        await self._ask(self._lease, "announce", supervisor_id, *serves, taken)
+        await self._ask(self._lease, "announce", supervisor_id, *serves, taken, self._me)
 
     async def deregister(self, supervisor_id: int) -> None:
         """Give the lease up; claims that are left can be reaped at once."""
-        await self._ask(self._lease, "deregister", supervisor_id)
+        await self._ask(self._lease, "deregister", supervisor_id, self._me)
         self._former = None
 
     async def neighbours(self, boot_id: str, pid_namespace: int) -> list[tuple[int, int, int]]:
