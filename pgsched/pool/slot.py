@@ -193,7 +193,9 @@ class Slot:
             if len(fresh) < len(self.sent) and report.sequence == self.sent[len(fresh)].sequence:
                 fresh.append(report)
         self._salvaged.update(report.sequence for report in fresh)
-        return self._end(fresh, cpu_seconds, now, self._output_from)
+        ended = self._end(fresh, cpu_seconds, now, self._output_from)
+        self.meter.salvaged(ended)
+        return ended
 
     def _end(self, reports: list[records.Report], cpu_seconds: float, now: float, output_before: int) -> list[Ended]:
         if not reports:
@@ -269,10 +271,10 @@ class Slot:
         ended: list[Ended] = []
         if self.sent:
             ended.append((self.sent[0].claim, self._crashed(process, death, now, out_of_memory)))
-            self.meter.reported(ended, death.cpu_seconds)
             self.meter.rested(now)
             # More than one cannot be: they were taken from the socket by something that the task started.
             waiting = [*list(self.sent)[1:], *waiting]
+        self.meter.reported(ended, death.cpu_seconds)
         ended += [(sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in waiting]
         process.close()
         self.sent.clear()

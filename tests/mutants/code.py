@@ -712,6 +712,13 @@ SUPERVISOR: Final = (
         "if name else OTHER",
         "unit/test_sampling.py",
     ),
+    Mutant(
+        "salvaged-charged",
+        "pool/usage.py",
+        "charge([*self._owed, *ended], ",
+        "charge(ended, ",
+        "pool/test_usage.py::test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known",
+    ),
     Mutant("boot-charged", "pool/slot.py", "        self.meter.cpu_before = cpu_seconds\n", "", "pool/test_usage.py"),
     Mutant(
         "renewal-started",

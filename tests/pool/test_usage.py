@@ -1,12 +1,13 @@
 """What slots and task types are said to have used: of real workers, and in the books alone."""
 
 import math
+import os
 import signal
 
 import pytest
 
 from pgsched.model import Claim, Outcome, OutcomeKind
-from pgsched.pool import records
+from pgsched.pool import page, records
 from pgsched.pool.deaths import Death
 from pgsched.pool.process import Process
 from pgsched.pool.slot import Slot
@@ -61,6 +62,35 @@ def test_a_slot_is_busy_from_its_first_task_to_its_last_and_pays_for_what_its_wo
     slot.vacate(Death(None, signal.SIGKILL, 3.75, 0), 22.0, None)
     assert slot.meter.busy_seconds(99.0, at_work=False) == 7.0
     assert usage.cpu == {"a": 1.25, "b": 2.0}
+
+
+def leave(process: Process, *reports: records.Report) -> None:
+    """Put reports into the memory that the worker shares; none of them has told its cost."""
+    encoded = [records.encode_report(r.sequence, r.code, r.flags, r.seconds, r.body) for r in reports]
+    os.pwrite(process.page.descriptor, records.encode_head(0.0) + b"".join(encoded) + records.NO_RECORD, page.SIZE)
+
+
+@pytest.mark.parametrize("end", ["by the socket", "with the next one", "at rest", "under the next one"])
+def test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known(end: str) -> None:
+    usage = Usage()
+    slot = Slot(0, usage)
+    process = Process(Sink())
+    slot.fill(process, 0.0, math.inf)
+    slot.booted(0.0, 0.5)
+    for task_type in ("a", "b") if "next" in end else ("a",):
+        slot.stage(claim(task_type), math.inf, None, 10.0, brief=True)
+    assert slot.flush() == []
+    process.take_back()
+    leave(process, report(1))
+    assert len(slot.salvage(10.1)) == 1
+    assert usage.cpu == {}
+    if end == "by the socket":
+        slot.take_reports([report(1)], 2.5, 11.0, 0)
+    elif end == "with the next one":
+        slot.take_reports([report(1), report(2)], 2.5, 11.0, 0)
+    if slot.process is process:
+        slot.vacate(Death(None, signal.SIGKILL, 2.5, 0), 10.2, None)
+    assert usage.cpu == pytest.approx({"a": 1.0, "b": 1.0} if "next" in end else {"a": 2.0})
 
 
 def test_a_slot_that_has_its_tasks_taken_back_was_not_at_work() -> None:
