@@ -123,6 +123,13 @@ LIVE: Final = (
         "test_groups_of_types_that_are_not_served_any_more_are_forgotten_and_those_of_new_ones_looked_for",
     ),
     Mutant(
+        "reload-version",
+        "pool/keeping.py",
+        "case Loaded() if self.version in (None, message.version):",
+        "case Loaded() if True:",
+        "system/test_live.py::test_an_app_is_not_reloaded_into_another_version_of_pgsched",
+    ),
+    Mutant(
         "scale-answer",
         "store/sql/announce.sql",
         "nullif(wanted_processes, $4::integer)",
