@@ -1085,6 +1085,13 @@ STORE: Final = (
         "store/test_ranges.py::test_a_range_that_cannot_be_dropped_is_told_and_its_tasks_go_by_batches",
     ),
     Mutant(
+        "split-grants",
+        "store/schema.py",
+        "if wanted > 1 and number < wanted:",
+        "if False:",
+        "store/test_partitions.py::TestSplitting::test_rights_on_single_parts_stay_while_there_is_such_a_part",
+    ),
+    Mutant(
         "split-obstacles",
         "store/schema.py",
         'if obstacles := values(conn, "split_obstacles"):',
