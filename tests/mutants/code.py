@@ -1078,6 +1078,13 @@ STORE: Final = (
         "store/test_ranges.py::test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",
     ),
     Mutant(
+        "outage-refusal",
+        "store/line.py",
+        "if isinstance(error, FORBIDDEN):",
+        "if isinstance(error, ZeroDivisionError):",
+        "store/test_connection.py::TestOutage::test_a_right_that_is_taken_away_is_no_outage",
+    ),
+    Mutant(
         "drop-refused",
         "supervisor/pruning.py",
         'except DatabaseError as error:\n            self._observer.event("ranges_not_dropped"',

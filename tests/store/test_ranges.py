@@ -373,6 +373,7 @@ async def test_a_range_that_cannot_be_dropped_is_told_and_its_tasks_go_by_batche
     heard = Heard()
     async with supervisor(dsn) as me:
         await Pruner(me.store, heard, older_than=7 * DAY).turn()
+        assert me.store.outage.count == 0
     assert table.statuses() == {}
     assert {oldest, old} < {name for name, _ in ranges(table)}
     assert heard.names == ["ranges_not_dropped", "pruned"] + ["range_made"] * 5
