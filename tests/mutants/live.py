@@ -25,14 +25,14 @@ LIVE: Final = (
     ),
     Mutant(
         "live-nothing-ahead",
-        "pool/workers.py",
+        "pool/dispatching.py",
         "not slot.full and slot.knows is newest:",
         "not slot.full:",
         f"{POOL}::test_tasks_that_only_the_new_app_has_wait_for_a_worker_that_has_it",
     ),
     Mutant(
         "live-types",
-        "pool/workers.py",
+        "pool/dispatching.py",
         "if task_type in slot.knows or task_type not in newest:",
         "if True:",
         f"{POOL}::test_tasks_that_only_the_new_app_has_wait_for_an_idle_worker_to_be_replaced",
