@@ -210,7 +210,7 @@ class Filler:
             return
         process.launched()
         self._pending[number] = (slot, process)
-        slot.fill(process, now, self._settings.max_tasks_per_worker or math.inf)
+        slot.fill(process, self._settings.max_tasks_per_worker or math.inf)
         slot.knows = self.task_types
         slot.kill_at = now + self._settings.boot_timeout
         self._on_launched(slot, process)

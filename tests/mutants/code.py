@@ -322,9 +322,9 @@ POOL: Final = (
     ),
     Mutant(
         "slot-order-sequence",
-        "pool/slot.py",
-        "        if order is not None and order.sequence != report.sequence:\n            order = None\n",
-        "",
+        "pool/outcomes.py",
+        "if order is not None and order.sequence == report.sequence:",
+        "if order is not None:",
         "pool/test_slot.py",
     ),
     Mutant(

@@ -33,7 +33,7 @@ def slot() -> Iterator[Slot]:
     """One whose worker was sent two tasks, numbered 1 and 2."""
     process = Process(Sink())
     slot = Slot(0)
-    slot.fill(process, 0.0, math.inf)
+    slot.fill(process, math.inf)
     slot.booted(0.0, 0.0)
     for task_id in (11, 12):
         slot.stage(claim(task_id), math.inf, None, 0.0, brief=True)

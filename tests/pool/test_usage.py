@@ -43,7 +43,7 @@ def test_a_slot_is_busy_from_its_first_task_to_its_last_and_pays_for_what_its_wo
     usage = Usage()
     slot = Slot(3, usage)
     process = Process(Sink())
-    slot.fill(process, 0.0, math.inf)
+    slot.fill(process, math.inf)
     slot.booted(1.0, 0.5)
     for _ in range(2):
         slot.stage(claim("a"), math.inf, None, 10.0, brief=True)
@@ -75,7 +75,7 @@ def test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known(end: str) -> N
     usage = Usage()
     slot = Slot(0, usage)
     process = Process(Sink())
-    slot.fill(process, 0.0, math.inf)
+    slot.fill(process, math.inf)
     slot.booted(0.0, 0.5)
     for task_type in ("a", "b") if "next" in end else ("a",):
         slot.stage(claim(task_type), math.inf, None, 10.0, brief=True)
@@ -96,7 +96,7 @@ def test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known(end: str) -> N
 def test_a_slot_that_has_its_tasks_taken_back_was_not_at_work() -> None:
     slot = Slot(0)
     process = Process(Sink())
-    slot.fill(process, 0.0, math.inf)
+    slot.fill(process, math.inf)
     slot.booted(0.0, 0.0)
     slot.stage(claim("a"), math.inf, None, 10.0, brief=True)
     assert slot.flush() == []
