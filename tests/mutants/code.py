@@ -753,7 +753,7 @@ SUPERVISOR: Final = (
     ),
     Mutant(
         "outcome-held",
-        "supervisor/supervisor.py",
+        "supervisor/concluding.py",
         "            if claim in self._holdings:\n",
         "            if True:\n",
         "unit/test_supervisor.py::test_what_is_reported_of_a_claim_that_is_not_held_changes_nothing",

@@ -80,7 +80,7 @@ def test_what_is_reported_of_a_claim_that_is_not_held_changes_nothing() -> None:
     pool = RememberingPool()
     served = supervisor(pool, SupervisorState.RUNNING)
     concluded: list[int] = []
-    served._conclude = lambda claim, outcome: concluded.append(claim.fence)  # type: ignore[method-assign]
+    served._concluder._settle = lambda verdict: concluded.append(verdict.claim.fence)
     served._feeder.soon = lambda: None  # type: ignore[method-assign]
     returned = Outcome(OutcomeKind.RETURNED, 0.5)
     served.on_outcomes([(claim(1), returned)])
