@@ -1,18 +1,18 @@
 """What slots and task types are said to have used: of real workers, and in the books alone."""
 
 import math
-import os
 import signal
 
 import pytest
 
 from pgsched.model import Claim, Outcome, OutcomeKind
-from pgsched.pool import page, records
+from pgsched.pool import records
 from pgsched.pool.deaths import Death
 from pgsched.pool.process import Process
 from pgsched.pool.slot import Slot
 from pgsched.pool.stream import Sink
 from pgsched.pool.usage import Usage
+from tests.pool.test_slot import leave
 
 
 def claim(task_type: str) -> Claim:
@@ -64,12 +64,6 @@ def test_a_slot_is_busy_from_its_first_task_to_its_last_and_pays_for_what_its_wo
     assert usage.cpu == {"a": 1.25, "b": 2.0}
 
 
-def leave(process: Process, *reports: records.Report) -> None:
-    """Put reports into the memory that the worker shares; none of them has told its cost."""
-    encoded = [records.encode_report(r.sequence, r.code, r.flags, r.seconds, r.body) for r in reports]
-    os.pwrite(process.page.descriptor, records.encode_head(0.0) + b"".join(encoded) + records.NO_RECORD, page.SIZE)
-
-
 @pytest.mark.parametrize("end", ["by the socket", "with the next one", "at rest", "under the next one"])
 def test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known(end: str) -> None:
     usage = Usage()
@@ -81,7 +75,7 @@ def test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known(end: str) -> N
         slot.stage(claim(task_type), math.inf, None, 10.0, brief=True)
     assert slot.flush() == []
     process.take_back()
-    leave(process, report(1))
+    leave(slot, report(1))
     assert len(slot.salvage(10.1)) == 1
     assert usage.cpu == {}
     if end == "by the socket":
