@@ -76,6 +76,22 @@ def test_each_thing_has_one_word(suffix: str) -> None:
     assert found == []
 
 
+FLOORS = ("rules", "store", "pool", "supervisor")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+
+
+def test_the_architecture_names_only_modules_that_are_there() -> None:
+    files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.suffix in (".py", ".sql")}
+    known = files | {Path(name).name for name in files}
+    assert [name for name in re.findall(r"`([\w/]+\.(?:py|sql))`", ARCHITECTURE) if name not in known] == []
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_the_architecture_says_what_each_module_is_for(floor: str) -> None:
+    names = [path.name for path in (PACKAGE / floor).glob("*.py") if path.name != "__init__.py"]
+    assert [name for name in names if not re.search(rf"`({floor}/)?{name}`", ARCHITECTURE)] == []
+
+
 def test_every_file_that_is_no_module_is_packaged() -> None:
     configuration = configparser.ConfigParser()
     configuration.read(ROOT / "setup.cfg")
