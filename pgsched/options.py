@@ -9,9 +9,10 @@ from typing import Any
 
 from pgsched.errors import UsageError
 from pgsched.model import NewTask, TaskType
-from pgsched.quantities import check_name, parse_number, parse_seconds
+from pgsched.quantities import check_name, parse_number, parse_priority, parse_seconds
 
-_LONGEST_DELAY = 100 * 366 * 86400.0
+LONGEST_DELAY = 100 * 366 * 86400.0
+"""Seconds."""
 _KEY_LENGTH = 512
 
 
@@ -42,7 +43,7 @@ class Options:
         if self.queue is not None:
             check_name("queue", self.queue)
         if self.priority is not None:
-            parse_number(self.priority, "priority", -32768, 32767)
+            parse_priority(self.priority)
         if self.max_retries is not None:
             parse_number(self.max_retries, "max_retries", 0, 2**31 - 1)
         self._delay()
@@ -64,7 +65,7 @@ class Options:
 
     def _delay(self) -> float:
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
-        return 0.0 if delay is None else parse_seconds(delay, "delay", 0.0, _LONGEST_DELAY)
+        return 0.0 if delay is None else parse_seconds(delay, "delay", 0.0, LONGEST_DELAY)
 
     def _timeout(self) -> float | None:
         return None if self.timeout is None else parse_seconds(self.timeout, "timeout", 0.001, 1e8)

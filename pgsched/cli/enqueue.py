@@ -15,14 +15,13 @@ from pgsched.cli.options import Checked, command, json_option, option
 from pgsched.cli.output import print_json
 from pgsched.errors import UsageError
 from pgsched.model import NewTask
-from pgsched.quantities import check_name, parse_number, parse_seconds
+from pgsched.options import LONGEST_DELAY
+from pgsched.quantities import check_name, parse_priority, parse_seconds
 from pgsched.rules.payload import PAYLOAD_LIMIT, check_payload
 
 EXAMPLES = """pgsched enqueue compress '{"path": "a.txt"}' --delay 10m
 pgsched enqueue report --run-at 2030-01-31T06:00:00+01:00 --priority 5
 generate-payload | pgsched enqueue compress - --queue archive"""
-
-LONGEST_DELAY = 100 * 366 * 86400.0
 
 
 def read_moment(text: str, option: str) -> datetime:
@@ -59,7 +58,7 @@ def read_moment(text: str, option: str) -> datetime:
 @option(
     "--priority",
     metavar="N",
-    type=Checked(lambda text, shown: parse_number(text, shown, -32768, 32767)),
+    type=Checked(parse_priority),
     default=0,
     help="-32768 to 32767, higher first.  [default: 0]",
 )
