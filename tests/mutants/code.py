@@ -978,7 +978,7 @@ STORE: Final = (
         "await asyncio.wait({task})",
         f"{CONNECTION}::TestDeadline",
     ),
-    Mutant("bounded-deadline", "store/bounded.py", "        timer.start()\n", "", f"{CONNECTION}::TestDeadline"),
+    Mutant("bounded-deadline", "store/connection.py", "    timer.start()\n", "", f"{CONNECTION}::TestDeadline"),
     Mutant(
         "exchange-lock-memory",
         "store/exchanging.py",

@@ -21,8 +21,9 @@ from pgsched.errors import DatabaseError, DeadlineError, UsageError
 from pgsched.events import FIELDS
 from pgsched.store import redaction
 from pgsched.store.bounded import BoundedConnection
-from pgsched.store.connection import Connection, connect, connect_sync, deadline, redact
+from pgsched.store.connection import Connection, connect, connect_sync, deadline
 from pgsched.store.outage import CALM, Outage
+from pgsched.store.redaction import redact
 from pgsched.store.store import Store
 from tests.proxy import Proxy
 from tests.store.desk import Table, complaints, completed, retry, supervisor
