@@ -250,7 +250,7 @@ class Pool:
             if slot.process is not None:
                 workers.died(slot, slot.process, LOST)
         await workers.filler.end(1.0)
-        await self._until(lambda: not workers.collector.strays, 1.0)
+        await self._until(lambda: not workers.collector.dying, 1.0)
         workers.alarm.cancel()
         workers.collector.close()
         workers.sink.close()

@@ -159,7 +159,7 @@ class Workers:
         if slot.process is not None and slot.process.pid is None:
             self.filler.give_up(slot, reason)
         else:
-            self.collector.expect_strays(slot.kill(reason, kind, text))
+            self.collector.expect_deaths(slot.kill(reason, kind, text))
 
     def died(self, slot: Slot, process: Process, death: Death) -> None:
         """A worker has ended: its last reports count, then everything else that it had gets an outcome."""
