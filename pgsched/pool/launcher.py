@@ -1,6 +1,6 @@
 """The parent's side of the forkserver: starts it, asks it for workers, learns of its end.
 
-Whether and when it is started again is not decided here (``filling.py``). Runs in the parent, in the loop; never
+Whether and when it is started again is not decided here (``keeping.py``). Runs in the parent, in the loop; never
 blocks.
 """
 

@@ -151,8 +151,11 @@ class BurdenSampler:
 
 def samplers(books: Books, store: Store, observer: Observer) -> list[Duty]:
     """All of them, as duties."""
-    turns = {"books": books.turn, "sample": Sampler(store, observer).turn}
-    turns["burden"] = BurdenSampler(store, observer).turn
+    turns = {
+        "books": books.turn,
+        "sample": Sampler(store, observer).turn,
+        "burden": BurdenSampler(store, observer).turn,
+    }
     return [Duty(name, turn, observer) for name, turn in turns.items()]
 
 
