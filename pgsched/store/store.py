@@ -286,8 +286,8 @@ class Store:
 
     async def _ask(self, line: Line, name: str, *parameters: object) -> list[Any]:
         # As text, a parameter has the type that the statement gives it, whatever its size; see PostgreSQL's "unknown".
-        texts = tuple(None if value is None else str(value) for value in parameters)
-        [rows] = await self._run(line, (name, texts))
+        as_text = tuple(None if value is None else str(value) for value in parameters)
+        [rows] = await self._run(line, (name, as_text))
         return rows
 
     async def _run(self, line: Line, *statements: Statement) -> list[list[Any]]:
