@@ -37,9 +37,10 @@ class Dispatcher:
     def offer(self, slot: Slot) -> bool:
         """Send tasks to it from now on; False: it is not open."""
         self.withdraw(slot)
-        if slot.open:
+        is_open = slot.open
+        if is_open:
             (self.idle if slot.state is SlotState.IDLE else self._busy)[slot.number] = slot
-        return slot.open
+        return is_open
 
     def withdraw(self, slot: Slot) -> None:
         """Send no more tasks to it."""
