@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.filling import fill, quiet
 from benchmarks.scenario import Bench, Result
 from pgsched.store.store import Store
-from pgsched.supervisor.sampling import PRUNE_BATCH
+from pgsched.supervisor.pruning import BATCH
 
 DAY = 86400.0
 DROPPED, QUICK_DROPPED = 10_000_000, 5_000
@@ -106,5 +106,5 @@ async def _delete(store: Store, rows: int) -> float:
     began = time.monotonic()
     gone = 0
     while gone < rows:
-        gone += await store.prune(DAY, PRUNE_BATCH)
+        gone += await store.prune(DAY, BATCH)
     return time.monotonic() - began

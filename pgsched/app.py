@@ -19,7 +19,7 @@ from pgsched.errors import UsageError
 from pgsched.model import NewTask, Retry, TaskType
 from pgsched.options import Options
 from pgsched.producer import Producer
-from pgsched.quantities import check_name, parse_bytes, parse_number, parse_seconds
+from pgsched.quantities import check_name, parse_bytes, parse_priority, parse_seconds
 from pgsched.rules.payload import check_payload
 from pgsched.signature import Signature, place
 
@@ -321,7 +321,7 @@ def _task_type(
     return TaskType(
         name=name,
         queue=queue,
-        priority=parse_number(priority, f"{who} priority", -32768, 32767),
+        priority=parse_priority(priority, f"{who} priority"),
         timeout=None if timeout is None else parse_seconds(timeout, f"{who} timeout", 0.001, 1e8),
         memory=None if memory is None else parse_bytes(memory, f"{who} memory", 1 << 20, 1 << 50),
         retry=retry or Retry(),

@@ -9,9 +9,10 @@ from typing import Any
 
 from pgsched.errors import UsageError
 from pgsched.model import NewTask, TaskType
-from pgsched.quantities import check_name, parse_number, parse_seconds
+from pgsched.quantities import check_name, parse_number, parse_priority, parse_seconds
 
 _LONGEST_DELAY = 100 * 366 * 86400.0
+"""Seconds."""
 _KEY_LENGTH = 512
 
 
@@ -42,7 +43,7 @@ class Options:
         if self.queue is not None:
             check_name("queue", self.queue)
         if self.priority is not None:
-            parse_number(self.priority, "priority", -32768, 32767)
+            parse_priority(self.priority)
         if self.max_retries is not None:
             parse_retries(self.max_retries)
         self._delay()

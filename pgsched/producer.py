@@ -109,25 +109,15 @@ class Producer:
 @contextmanager
 def _deadline(connection: "Connection[Any]", seconds: float) -> Iterator[None]:
     """Cut the connection when the body takes longer: psycopg would wait for a silent server for ever."""
-    from pgsched.store.connection import cut
+    from pgsched.store.connection import cut_after
 
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        cut(connection)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except DatabaseError:
-        if late.is_set():
-            raise DeadlineError(f"cannot enqueue: no answer from the database within {seconds:g} s") from None
-        raise
-    finally:
-        timer.cancel()
+    with cut_after(connection, seconds) as late:
+        try:
+            yield
+        except DatabaseError:
+            if late.is_set():
+                raise DeadlineError(f"cannot enqueue: no answer from the database within {seconds:g} s") from None
+            raise
 
 
 def _spoken_to(descriptor: int) -> bool:

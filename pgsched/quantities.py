@@ -49,6 +49,14 @@ def parse_number(value: object, option: str, low: int, high: int) -> int:
     return number
 
 
+def parse_priority(value: object, option: str = "priority") -> int:
+    """Read a priority, which is a smallint in the database.
+
+    :raises UsageError: it is none.
+    """
+    return parse_number(value, option, -32768, 32767)
+
+
 def parse_seconds(value: object, option: str = "duration", low: float = 0.0, high: float = _LONGEST) -> float:
     """Read a duration: seconds, or text like "1.5", "250ms", "90s", "5m", "2h", "7d", "1w".
 

@@ -22,6 +22,7 @@ import psycopg
 import pytest
 
 from pgsched.ops import embedded
+from pgsched.ops.directory import make_directory
 from pgsched.store.schema import migrate
 from tests import bouncer
 from tests.bouncer import POOLED, Bouncer
@@ -133,6 +134,24 @@ def template(server: Server) -> Iterator[str]:
     migrate(dsn)
     yield database_of(dsn)
     server.drop(dsn)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory for the metrics of the test's own."""
+    made = make_directory()
+    yield made.path
+    made.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Its two ends; the test may close them."""
+    reading, writing = os.pipe()
+    yield reading, writing
+    for descriptor in (reading, writing):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 @pytest.fixture

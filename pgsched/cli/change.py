@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from pgsched.cli.choosing import filter_options, task_id
 from pgsched.cli.database import Database, database_options
+from pgsched.cli.guard import say
 from pgsched.cli.options import Checked, command, json_option, option
 from pgsched.cli.output import counted, print_json
 from pgsched.errors import ExitCode, UsageError
@@ -79,11 +80,13 @@ def prune(older_than: float, as_json: bool, database: Database) -> None:
     with database.connect("prune") as connection:
         dropped = admin.drop_ranges(connection, older_than)
         count = admin.prune(connection, older_than)
+    if dropped.refused is not None:
+        say(f"warning: {dropped.refused}")
     if as_json:
-        print_json({"count": count, "dropped_about": dropped})
+        print_json({"count": count, "dropped_about": dropped.tasks})
         return
-    if dropped:
-        click.echo(f"about {counted(dropped, 'task')} dropped in whole ranges")
+    if dropped.tasks:
+        click.echo(f"about {counted(dropped.tasks, 'task')} dropped in whole ranges")
     click.echo(f"{counted(count, 'task')} deleted")
 
 

@@ -119,6 +119,7 @@ class _Compressed(NamedTuple):
 
     @classmethod
     def read(cls, task: "Result") -> "_Compressed":
+        """What a completed task was given, and what it has returned."""
         return cls(path=json.loads(task.payload)["path"], **json.loads(task.result or "{}"))
 
 

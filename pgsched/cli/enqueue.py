@@ -16,7 +16,7 @@ from pgsched.cli.output import print_json
 from pgsched.errors import UsageError
 from pgsched.model import NewTask
 from pgsched.options import check_key, parse_delay, parse_retries, parse_timeout
-from pgsched.quantities import check_name, parse_number
+from pgsched.quantities import check_name, parse_priority
 from pgsched.rules.payload import PAYLOAD_LIMIT, check_payload
 
 EXAMPLES = """pgsched enqueue compress '{"path": "a.txt"}' --delay 10m
@@ -58,7 +58,7 @@ def read_moment(text: str, option: str) -> datetime:
 @option(
     "--priority",
     metavar="N",
-    type=Checked(lambda text, shown: parse_number(text, shown, -32768, 32767)),
+    type=Checked(parse_priority),
     default=0,
     help="-32768 to 32767, higher first.  [default: 0]",
 )

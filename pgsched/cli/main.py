@@ -1,4 +1,4 @@
-"""The entry point of ``pgsched`` and its group of commands."""
+"""The entry point of ``pgsched``: reads the command line, and has ``guard`` turn whatever happens into an exit code."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """How far a demo has come: counts what ended and keeps one line of a terminal up to date.
 
-Runs in the supervisor's loop, where ``ended`` is called for every attempt. It writes to standard error only; where
+Runs in the supervisor's loop, where ``on_outcome`` is called for every attempt. It writes to standard error only; where
 that is no terminal, it writes a line every few seconds instead of moving one.
 """
 

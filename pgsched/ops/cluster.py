@@ -65,6 +65,7 @@ class Cluster:
         self.log = data / "server.log"
 
     def exists(self) -> bool:
+        """Whether the data directory was made."""
         return (self.data / "PG_VERSION").exists()
 
     def check_version(self) -> None:

@@ -47,6 +47,7 @@ class Locks:
                 time.sleep(0.02)
 
     def leave_gate(self) -> None:
+        """Let others start or stop the server."""
         fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def alone(self) -> bool:
@@ -64,5 +65,6 @@ class Locks:
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def close(self) -> None:
+        """Drop both locks."""
         os.close(self._gate)
         os.close(self._users)

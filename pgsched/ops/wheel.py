@@ -64,6 +64,7 @@ def prepare(place: Path, user: Owner | None) -> None:
 
 
 def unusable(place: Path, error: OSError) -> UsageError:
+    """The error for a directory in which files cannot be made."""
     return UsageError(
         f"{place} cannot be used for the embedded server ({error.strerror}): "
         "set PGSCHED_DATA_DIR to a directory that you can write, or give a DSN"

@@ -27,7 +27,7 @@ class Collector:
     def __init__(self, expecting: Callable[[], bool]) -> None:
         self._expecting = expecting
         self._watched: dict[int, Callable[[Death], None]] = {}
-        self._strays: set[int] = set()
+        self._dying: set[int] = set()
         self._strangers: dict[int, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -54,21 +54,21 @@ class Collector:
         self._watched[pid] = on_death
         self._try(pid)
 
-    def expect_strays(self, pids: list[int]) -> None:
+    def expect_deaths(self, pids: list[int]) -> None:
         """These were killed and may become our children."""
-        self._strays.update(pids)
+        self._dying.update(pids)
 
     @property
-    def strays(self) -> int:
+    def dying(self) -> int:
         """How many of them are not gone yet."""
-        return len(self._strays)
+        return len(self._dying)
 
     def turn(self) -> None:
         """Collect what has ended."""
         for pid in list(self._watched):
             self._try(pid)
-        for pid in list(self._strays):
-            self._try_stray(pid)
+        for pid in list(self._dying):
+            self._try_dying(pid)
 
     def sweep(self, now: float) -> None:
         """Collect orphans too; to be called every second or so."""
@@ -96,7 +96,7 @@ class Collector:
         if on_death is not None:
             on_death(death)
 
-    def _try_stray(self, pid: int) -> None:
+    def _try_dying(self, pid: int) -> None:
         try:
             if collect(pid) is None:
                 return
@@ -104,7 +104,7 @@ class Collector:
             # Not ours (yet): its own parent has not ended. Where it is gone there is nothing to collect.
             if limits.entry(pid) is not None:
                 return
-        self._strays.discard(pid)
+        self._dying.discard(pid)
 
 
 def _any_ended() -> bool:

@@ -165,7 +165,7 @@ class Filler:
 
         :raises PgschedError: it cannot be imported, or, from the call, its forkserver has died. Nothing has changed.
         """
-        trial = Trial(self._settings, self._collector, self._sink)
+        trial = Trial(self._settings, self._collector, self._sink, self._keeper.version)
         self._others = [*(keeper for keeper in self._others if keeper.pid is not None), trial.keeper]
         try:
             task_types = await trial.load()
@@ -210,7 +210,7 @@ class Filler:
             return
         process.launched()
         self._pending[number] = (slot, process)
-        slot.fill(process, now, self._settings.max_tasks_per_worker or math.inf)
+        slot.fill(process, self._settings.max_tasks_per_worker or math.inf)
         slot.knows = self.task_types
         slot.kill_at = now + self._settings.boot_timeout
         self._on_launched(slot, process)

@@ -15,6 +15,7 @@ import threading
 import warnings
 from typing import Any, Final, NoReturn
 
+import pgsched
 from pgsched.app import App
 from pgsched.pool import boot, limits, wire, worker
 from pgsched.pool.boot import LoadError
@@ -49,7 +50,7 @@ class Forkserver:
             if not self._load(told["app"]):
                 return
         else:
-            self._say(LOADED, {"task_types": None, "threads": 1})
+            self._say(LOADED, {"task_types": None, "threads": 1, "version": pgsched.__version__})
         # A supervisor that was killed leaves an error in the socket when it had not read everything.
         with contextlib.suppress(OSError):
             self._obey()
@@ -69,6 +70,8 @@ class Forkserver:
                 self._answer(message, descriptors)
 
     def _load(self, spec: str) -> bool:
+        # First, because the app may change where it is looked for.
+        version = pgsched.__version__
         # An import may take for ever; until there are workers to look after, nothing is lost by dying.
         boot.die_with_parent()
         try:
@@ -81,7 +84,7 @@ class Forkserver:
         # Pages that no collection touches stay shared with the workers.
         gc.freeze()
         threads = max(len(os.listdir("/proc/self/task")), threading.active_count())
-        self._say(LOADED, {"task_types": boot.describe_tasks(self._app), "threads": threads})
+        self._say(LOADED, {"task_types": boot.describe_tasks(self._app), "threads": threads, "version": version})
         return True
 
     def _say(self, kind: int, content: Any) -> None:

@@ -42,14 +42,27 @@ class Owner(Protocol):
 
 
 class Keeper:
-    """The forkserver's guardian."""
+    """The forkserver's guardian.
 
-    def __init__(self, settings: PoolSettings, collector: Collector, sink: Sink, owner: Owner, on_event: Event) -> None:
+    :param version: of pgsched, which every forkserver must have; None: what the first one has. Another one's workers
+        might not understand this supervisor.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        collector: Collector,
+        sink: Sink,
+        owner: Owner,
+        on_event: Event,
+        version: str | None = None,
+    ) -> None:
         self._settings = settings
         self._collector = collector
         self._sink = sink
         self._owner = owner
         self._on_event = on_event
+        self.version = version
         self._launcher: Launcher | None = None
         self._loaded_at: float | None = None
         self._load_by = math.inf
@@ -158,14 +171,19 @@ class Keeper:
             return
         for message in messages:
             match message:
-                case Loaded():
+                case Loaded() if self.version in (None, message.version):
                     self._loaded(message)
+                case Loaded():
+                    now = f"pgsched {message.version} is installed now"
+                    self._error = PoolError(f"{now}, and this supervisor is {self.version}: restart it")
+                    launcher.kill()
                 case NotLoaded():
                     self._error = app_error(message.error, message.details)
                 case Forked():
                     self._owner.forked(message)
 
     def _loaded(self, message: Loaded) -> None:
+        self.version = message.version
         self._loaded_at = time.monotonic()
         self._load_by = math.inf
         if message.threads > 1:

@@ -1,6 +1,6 @@
 """The parent's side of the forkserver: starts it, asks it for workers, learns of its end.
 
-Whether and when it is started again is not decided here (``filling.py``). Runs in the parent, in the loop; never
+Whether and when it is started again is not decided here (``keeping.py``). Runs in the parent, in the loop; never
 blocks.
 """
 
@@ -39,6 +39,8 @@ class Loaded:
     task_types: list[dict[str, Any]] | None
     """None with the start method "spawn"."""
     threads: int
+    version: str
+    """Of the pgsched that it has imported, and its workers with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def _understood(frame: bytes) -> Loaded | NotLoaded | Forked:
             return Forked(content["number"], content.get("pid"), content.get("error"))
         if "error" in content:
             return NotLoaded(content["error"], content["details"])
-        return Loaded(content["task_types"], content["threads"])
+        return Loaded(content["task_types"], content["threads"], content["version"])
     except (KeyError, TypeError) as error:
         raise wire.ProtocolError(f"broken message: {error!r}") from error
 

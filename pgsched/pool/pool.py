@@ -104,7 +104,7 @@ class Pool:
 
     def free(self) -> int:
         """Slots whose worker would start a task at once."""
-        return len(self._workers.idle)
+        return len(self._workers.dispatcher.idle)
 
     def dispatch(self, claim: Claim, ahead: int, within: float = math.inf) -> bool:
         """Hand a claim to an idle worker, or else ahead of time to a busy one with little to do; False: to none now.
@@ -114,7 +114,7 @@ class Pool:
         :param ahead: how many tasks may wait in one worker behind the one that runs.
         :param within: seconds; nothing is sent ahead to a worker whose present task has run for longer.
         """
-        slot = self._workers.choose(claim.task_type, ahead, within)
+        slot = self._workers.dispatcher.choose(claim.task_type, ahead, within)
         if slot is None:
             return False
         task_type = slot.knows.get(claim.task_type)
@@ -129,7 +129,7 @@ class Pool:
 
     def flush(self) -> list[Claim]:
         """Send what was dispatched; return the claims for which there was no room after all: they have no outcome."""
-        return self._workers.flush()
+        return self._workers.dispatcher.flush()
 
     def recall(self, slot: int | None = None) -> list[Claim]:
         """Take back what the worker of a slot, or of every slot, has not begun; these claims have no outcome."""
@@ -258,7 +258,7 @@ class Pool:
             if slot.process is not None:
                 workers.died(slot, slot.process, LOST)
         await workers.filler.end(1.0)
-        await self._until(lambda: not workers.collector.strays, 1.0)
+        await self._until(lambda: not workers.collector.dying, 1.0)
         workers.alarm.cancel()
         workers.collector.close()
         workers.sink.close()

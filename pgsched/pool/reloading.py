@@ -23,15 +23,18 @@ FORKSERVER: Final = "forkserver"
 
 
 class Trial:
-    """A forkserver that imports the app and has no workers (a :class:`pgsched.pool.keeping.Owner`)."""
+    """A forkserver that imports the app and has no workers (a :class:`pgsched.pool.keeping.Owner`).
 
-    def __init__(self, settings: PoolSettings, collector: Collector, sink: Sink) -> None:
+    :param version: of pgsched, which it must have; see :class:`pgsched.pool.keeping.Keeper`.
+    """
+
+    def __init__(self, settings: PoolSettings, collector: Collector, sink: Sink, version: str | None) -> None:
         self._settings = settings
         self._answer: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         # When it dies after its answer, nobody asks.
         self._answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         self.keeper = Keeper(
-            dataclasses.replace(settings, start_method=FORKSERVER), collector, sink, self, self._happened
+            dataclasses.replace(settings, start_method=FORKSERVER), collector, sink, self, self._happened, version
         )
         self.events: list[tuple[str, dict[str, Any]]] = []
         """What is to be told of it if it is taken."""
@@ -39,7 +42,7 @@ class Trial:
     async def load(self) -> dict[str, TaskType]:
         """Import; return the task types.
 
-        :raises AppError, PoolError: it cannot be imported, or not in time.
+        :raises AppError, PoolError: it cannot be imported, or not in time, or by another version of pgsched.
         """
         self.keeper.turn(time.monotonic())
         limit = self._settings.boot_timeout

@@ -5,15 +5,15 @@ is the one that runs, since it was sent to an idle worker or since the report be
 the slot once: reported, taken back, or with the worker's death. Decides nothing about when. Runs in the parent.
 """
 
-import dataclasses
 import math
 from collections import deque
 from itertools import islice, zip_longest
 from typing import Final
 
-from pgsched.model import Claim, Failure, Outcome, OutcomeKind, TaskType
-from pgsched.pool import deaths, records, wire
+from pgsched.model import Claim, Outcome, OutcomeKind, TaskType
+from pgsched.pool import records, wire
 from pgsched.pool.deaths import Death
+from pgsched.pool.outcomes import died, reported
 from pgsched.pool.process import Process
 from pgsched.pool.runner import SOFT_SIGNAL
 from pgsched.pool.sent import Order, Sent
@@ -50,7 +50,6 @@ class Slot:
         """When SIGKILL follows, whatever the state."""
         self.due = 0.0
         """EMPTY: when to fill it."""
-        self.born = 0.0
         self.ready = 0.0
         """When its worker was ready; 0 before."""
         self.reason: str | None = None
@@ -88,11 +87,10 @@ class Slot:
         """The task that the worker has, or None."""
         return self.sent[0] if self.sent else None
 
-    def fill(self, process: Process, now: float, budget: float) -> None:
+    def fill(self, process: Process, budget: float) -> None:
         """A worker is on its way."""
         self.state = advance(SLOT, self.state, SlotState.BOOTING)
         self.process = process
-        self.born = now
         self.ready = 0.0
         self.reason = self.worn = self.order = None
         self.kill_at = math.inf
@@ -193,13 +191,16 @@ class Slot:
             if len(fresh) < len(self.sent) and report.sequence == self.sent[len(fresh)].sequence:
                 fresh.append(report)
         self._salvaged.update(report.sequence for report in fresh)
-        return self._end(fresh, cpu_seconds, now, self._output_from)
+        ended = self._end(fresh, cpu_seconds, now, self._output_from)
+        self.meter.salvaged(ended)
+        return ended
 
     def _end(self, reports: list[records.Report], cpu_seconds: float, now: float, output_before: int) -> list[Ended]:
         if not reports:
             return []
         # May raise: until then no claim must leave.
-        outcomes = [self._outcome(report, cpu_seconds) for report in reports]
+        process, order, used = self._process, self.order, cpu_seconds - self.meter.cpu_before
+        outcomes = [reported(report, order, process, self.number, used, self._output_from) for report in reports]
         claims = [self.sent.popleft().claim for _ in reports]
         if any(report.flags & records.WORN for report in reports):
             self.worn = self.worn or MAX_MEMORY
@@ -268,11 +269,21 @@ class Slot:
         process.stream.read()
         ended: list[Ended] = []
         if self.sent:
-            ended.append((self.sent[0].claim, self._crashed(process, death, now, out_of_memory)))
-            self.meter.reported(ended, death.cpu_seconds)
+            outcome = died(
+                death,
+                self.order,
+                process,
+                self.number,
+                seconds=now - self.started,
+                cpu_before=self.meter.cpu_before,
+                out_of_memory=out_of_memory,
+                output_from=self._output_from,
+            )
+            ended.append((self.sent[0].claim, outcome))
             self.meter.rested(now)
             # More than one cannot be: they were taken from the socket by something that the task started.
             waiting = [*list(self.sent)[1:], *waiting]
+        self.meter.reported(ended, death.cpu_seconds)
         ended += [(sent.claim, Outcome(OutcomeKind.INTERRUPTED, 0.0)) for sent in waiting]
         process.close()
         self.sent.clear()
@@ -299,38 +310,3 @@ class Slot:
         self.memory = None
         if self.state is SlotState.BUSY:
             self.state = advance(SLOT, self.state, SlotState.IDLE)
-
-    def _outcome(self, report: records.Report, cpu_seconds: float) -> Outcome:
-        process, order = self._process, self.order
-        if order is not None and order.sequence != report.sequence:
-            order = None
-        if report.code == records.RETURNED:
-            return Outcome(OutcomeKind.RETURNED, report.seconds, report.body or None, None, self.number, process.pid)
-        failure = dataclasses.replace(
-            records.decode_failure(report.body),
-            cpu_seconds=max(cpu_seconds - self.meter.cpu_before, 0.0),
-            stderr=process.stream.tail(self._output_from),
-        )
-        kind = OutcomeKind.RAISED
-        if order is not None:
-            kind = order.kind
-            failure = dataclasses.replace(
-                failure,
-                error=order.text,
-                stack=process.page.stack(),
-                out_of_memory=True if kind is OutcomeKind.OVER_MEMORY else failure.out_of_memory,
-            )
-        return Outcome(kind, report.seconds, None, failure, self.number, process.pid)
-
-    def _crashed(self, process: Process, death: Death, now: float, out_of_memory: bool | None) -> Outcome:
-        order = self.order
-        failure: Failure = deaths.failure(
-            death,
-            None if order is None else order.text,
-            cpu_before=self.meter.cpu_before,
-            out_of_memory=out_of_memory if order is None else order.kind is OutcomeKind.OVER_MEMORY,
-            stderr=process.stream.tail(self._output_from),
-            stack=None if order is None else process.page.stack(),
-        )
-        kind = OutcomeKind.CRASHED if order is None else order.kind
-        return Outcome(kind, max(now - self.started, 0.0), None, failure, self.number, process.pid)

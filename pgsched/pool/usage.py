@@ -41,6 +41,8 @@ class Meter:
         self._since = 0.0
         self.cpu_before = 0.0
         """What the present worker had used when it reported last."""
+        self._owed: list[tuple[Claim, Outcome]] = []
+        """Tasks that are over and of which nobody has said yet what they used."""
 
     def began(self, now: float) -> None:
         """The worker has tasks again."""
@@ -50,9 +52,14 @@ class Meter:
         """It has ended the last of them."""
         self._usage.busy[self._number] += max(now - self._since, 0.0)
 
+    def salvaged(self, ended: Sequence[tuple[Claim, Outcome]]) -> None:
+        """Tasks are over; what they have used comes with the worker's next datagram, or its death."""
+        self._owed += ended
+
     def reported(self, ended: Sequence[tuple[Claim, Outcome]], cpu_seconds: float) -> None:
         """Tasks are over, and it has used so much since its birth."""
-        self._usage.charge(ended, max(cpu_seconds - self.cpu_before, 0.0))
+        self._usage.charge([*self._owed, *ended], max(cpu_seconds - self.cpu_before, 0.0))
+        self._owed.clear()
         self.cpu_before = cpu_seconds
 
     def busy_seconds(self, now: float, *, at_work: bool) -> float:

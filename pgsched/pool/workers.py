@@ -1,4 +1,4 @@
-"""All workers of a pool: what they send, what their ends mean, which of them can take a task.
+"""All workers of a pool: what they send, what their ends mean, which of them have to go.
 
 Every report and every death passes here and becomes outcomes; whoever wants a worker stopped or killed says so here,
 so that the books of the slots stay true. Runs in the parent's loop and never blocks.
@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from pgsched.model import Claim, Outcome, OutcomeKind
+from pgsched.model import Outcome, OutcomeKind
 from pgsched.pool import records, sizing, wire
 from pgsched.pool.alarm import Alarm
 from pgsched.pool.collector import Collector
 from pgsched.pool.deaths import Death, OutOfMemory
+from pgsched.pool.dispatching import Dispatcher
 from pgsched.pool.enforcing import SAMPLE, Enforcer
 from pgsched.pool.filling import Filler
 from pgsched.pool.process import Process
@@ -28,8 +29,6 @@ from pgsched.rules.states import SlotState
 
 FRAMES: Final = 64
 """Reports read from one worker before the loop's other duties have their turn."""
-CANDIDATES: Final = 8
-"""Busy workers compared for the one with the least in hand."""
 TICK: Final = 1.0
 """Seconds between two turns at most."""
 PROTOCOL: Final = "protocol"
@@ -52,13 +51,6 @@ class Workers:
     ) -> None:
         self.usage = Usage()
         self.slots = {number: Slot(number, self.usage) for number in range(settings.processes)}
-        self.idle: dict[int, Slot] = {}
-        """Open slots whose worker would start a task at once."""
-        self.busy: dict[int, Slot] = {}
-        """Open slots with a task; the one that nothing was sent to for longest is first."""
-        self._laden: dict[int, Slot] = {}
-        """Slots for which something may be staged."""
-        self._refused: list[Claim] = []
         self.restarts: Counter[str] = Counter()
         """Ends of workers, by reason."""
         self.alarm = Alarm(self._ring)
@@ -74,6 +66,7 @@ class Workers:
             on_event=on_event,
             alarm=self.alarm,
         )
+        self.dispatcher = Dispatcher(lambda: self.filler.task_types, on_refused=self.rest)
         self._grace = settings.grace
         self._enforcer = Enforcer(self.slots, self.look, self.stop, self.kill, settings.grace)
         self._out_of_memory = OutOfMemory()
@@ -85,61 +78,15 @@ class Workers:
         self._rolling = False
         """Whether a worker may have another app than the one in service."""
 
-    def choose(self, task_type: str, ahead: int, within: float) -> Slot | None:
-        """The slot for the next task: an idle one, or a busy one; see :meth:`pgsched.pool.pool.Pool.dispatch`."""
-        newest = self.filler.task_types
-        old = None
-        for slot in self.idle.values():
-            if slot.knows is newest:
-                return slot
-            if task_type in slot.knows or task_type not in newest:
-                old = old or slot
-        if old is not None or ahead <= 0:
-            return old
-        least, best = ahead + 1, None
-        since = time.monotonic() - within
-        for count, slot in enumerate(self.busy.values()):
-            # With nothing sent ahead, a worker that has an old app comes to rest, and can be replaced.
-            if len(slot.sent) < least and slot.started >= since and not slot.full and slot.knows is newest:
-                least, best = len(slot.sent), slot
-            if count >= CANDIDATES:
-                # With many slots it is enough to avoid the fullest.
-                break
-        return best
-
     def staged(self, slot: Slot) -> None:
         """A task was put among those that the next flush sends to the slot."""
-        self.idle.pop(slot.number, None)
-        self.busy.pop(slot.number, None)
-        if slot.open:
-            self.busy[slot.number] = slot
         if len(slot.sent) == 1:
             self._mind_limits(slot)
-        self._laden[slot.number] = slot
-        if slot.laden:
-            self._flush(slot)
-
-    def flush(self) -> list[Claim]:
-        """Send what is staged; return the claims that found no room."""
-        while self._laden:
-            self._flush(next(iter(self._laden.values())))
-        refused, self._refused = self._refused, []
-        return refused
-
-    def _flush(self, slot: Slot) -> None:
-        del self._laden[slot.number]
-        refused = slot.flush()
-        if refused:
-            self._refused += [sent.claim for sent in refused]
-            self.rest(slot)
+        self.dispatcher.staged(slot)
 
     def rest(self, slot: Slot) -> None:
         """The slot may have nothing to do now: offer it, or let its worker go."""
-        self.idle.pop(slot.number, None)
-        self.busy.pop(slot.number, None)
-        if slot.open:
-            (self.idle if slot.state is SlotState.IDLE else self.busy)[slot.number] = slot
-        elif not slot.sent:
+        if not self.dispatcher.offer(slot) and not slot.sent:
             self._part(slot)
 
     def _part(self, slot: Slot) -> None:
@@ -208,12 +155,11 @@ class Workers:
 
     def kill(self, slot: Slot, reason: str, kind: OutcomeKind = OutcomeKind.CRASHED, text: str | None = None) -> None:
         """Kill a worker; see :meth:`Slot.kill`. What becomes of its tasks is told when it is dead."""
-        self.idle.pop(slot.number, None)
-        self.busy.pop(slot.number, None)
+        self.dispatcher.withdraw(slot)
         if slot.process is not None and slot.process.pid is None:
             self.filler.give_up(slot, reason)
         else:
-            self.collector.expect_strays(slot.kill(reason, kind, text))
+            self.collector.expect_deaths(slot.kill(reason, kind, text))
 
     def died(self, slot: Slot, process: Process, death: Death) -> None:
         """A worker has ended: its last reports count, then everything else that it had gets an outcome."""
@@ -223,8 +169,7 @@ class Workers:
             return
         process.ended = True
         # Those who hear of its last reports may dispatch, but not to a dead worker.
-        self.idle.pop(slot.number, None)
-        self.busy.pop(slot.number, None)
+        self.dispatcher.withdraw(slot)
         self._readable(slot, process, frames=_LAST_FRAMES)
         sent = slot.tasks
         self._salvage(slot)

@@ -57,11 +57,6 @@ class Intensity:
         self._killed = 0
         self._next = float("-inf")
 
-    @property
-    def run(self) -> int:
-        """Steps of the present run of deaths that were not kills; 0 when all is well."""
-        return self._run
-
     def died(self, now: float, lived: float = 0.0, killed: bool = False) -> Delay | GiveUp:
         """Count a death under no task and say when the slot may be filled again.
 

@@ -40,10 +40,6 @@ def decide(claim: Claim, outcome: Outcome, retry: Retry, random: Callable[[], fl
     return Verdict(claim, VerdictKind.FAILED, outcome.seconds, 0.0, None, kind, failure)
 
 
-def lost(supervisor: int | None = None) -> Outcome:
-    """The outcome of a claim that was reaped.
-
-    :param supervisor: who held it; None when nobody did, or it is not known.
-    """
-    who = "its supervisor" if supervisor is None else f"supervisor {supervisor}"
-    return Outcome(OutcomeKind.LOST, 0.0, failure=Failure(error=f"{who} died or lost its lease"))
+def lost() -> Outcome:
+    """The outcome of a claim that was reaped."""
+    return Outcome(OutcomeKind.LOST, 0.0, failure=Failure(error=_WORDS[OutcomeKind.LOST]))

@@ -4,12 +4,13 @@ Everything works in batches, each a short transaction that locks tasks in the or
 quietly when it meets a conflict. What was done stays done if a later batch fails. Runs in the command line.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from pgsched.errors import PgschedError
 from pgsched.model import Status
 from pgsched.store.line import CONFLICTS
 from pgsched.store.refusals import refusals, retried
@@ -34,19 +35,14 @@ class Changed:
     """Why one was left as it was, such as "not found"; ids that were asked for, and tasks whose key is taken."""
 
 
-def retry(conn: psycopg.Connection[Any], chosen: Filter, *, force: bool = False) -> Changed:
+def retry(conn: psycopg.Connection[Any], chosen: Filter) -> Changed:
     """Queue failed and cancelled tasks again: due now, ``retry_count`` 0, under a new fence.
 
     The last error and the recorded failures stay; a result goes. A task whose unique key a live task has is left.
 
-    :param force: also completed tasks, and those whose status is nobody's here; only by id.
     :raises DatabaseError: the server refused.
     """
-    statuses: Sequence[str] = _RETRIABLE
-    if force and chosen.ids is not None:
-        found = {name for _, name in _statuses(conn, chosen.ids)}
-        statuses = sorted(found.difference(_LIVE) | set(_RETRIABLE))
-    return _change(conn, chosen, statuses, "retry", "", "cannot retry tasks")
+    return _change(conn, chosen, _RETRIABLE, "retry", "", "cannot retry tasks")
 
 
 def cancel(conn: psycopg.Connection[Any], chosen: Filter) -> Changed:
@@ -57,14 +53,11 @@ def cancel(conn: psycopg.Connection[Any], chosen: Filter) -> Changed:
     return _change(conn, chosen, _LIVE, "cancel", "cancel", "cannot cancel tasks")
 
 
-def prune(
-    conn: psycopg.Connection[Any], older_than: float, batch: int = BATCH, progress: Callable[[int], None] | None = None
-) -> int:
+def prune(conn: psycopg.Connection[Any], older_than: float, batch: int = BATCH) -> int:
     """Delete completed, failed and cancelled tasks with their failures.
 
     :param older_than: seconds since a task ended.
     :param batch: tasks that one transaction deletes.
-    :param progress: called after each batch with the number deleted so far.
     :return: how many were deleted.
     :raises DatabaseError: the server refused.
     """
@@ -79,30 +72,40 @@ def prune(
         while count == batch:
             count, begin = retried(delete)
             pruned += count
-            if progress is not None:
-                progress(pruned)
     return pruned
 
 
-def drop_ranges(conn: psycopg.Connection[Any], older_than: float) -> int:
-    """Drop the ranges of ended tasks that are all older, with their failures; one that is in use is left to `prune`.
+class Dropped(NamedTuple):
+    """What became of the ranges that are old enough."""
 
-    :return: about how many tasks went with them.
-    :raises DatabaseError: the server refused.
+    tasks: int
+    """About how many went with them."""
+    refused: str | None
+    """Why no more could be dropped, by a view that somebody has made of one, say."""
+
+
+def drop_ranges(conn: psycopg.Connection[Any], older_than: float) -> Dropped:
+    """Drop the ranges of ended tasks that are all older, with their failures; any that stays is left to `prune`.
+
+    :param older_than: seconds since a task ended.
+    :raises DatabaseError: the failures could not be deleted.
     """
-    tasks = 0
-    after = 0
+    tasks, refused, looked_at, after = 0, None, 0, 0
+    try:
+        with refusals("cannot drop ranges"):
+            while found := rows(conn, "drop_range", older_than):
+                tasks += found[0][1]
+                looked_at = BATCH
+    except PgschedError as error:
+        refused = str(error)
 
     def delete_failures() -> tuple[Any, ...]:
         return rows(conn, "prune_failures", older_than, BATCH, after)[0]
 
     with refusals("cannot prune tasks"):
-        while found := rows(conn, "drop_range", older_than):
-            tasks += found[0][1]
-            looked_at, after = BATCH, 0
-            while looked_at == BATCH:
-                looked_at, after = retried(delete_failures)
-    return tasks
+        while looked_at == BATCH:
+            looked_at, after = retried(delete_failures)
+    return Dropped(tasks, refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,12 @@
 psycopg has no such limit of its own. A call that is late has its socket shut down, like in ``connection``.
 """
 
-import threading
 from typing import Any
 
 import psycopg
 
 from pgsched.errors import DeadlineError
-from pgsched.store.connection import cut
+from pgsched.store.connection import cut_after
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -24,22 +23,12 @@ class BoundedConnection(psycopg.Connection[Any]):
         """
         if self.deadline is None:
             return super().wait(*args, **kwargs)
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            cut(self)
-
-        timer = threading.Timer(self.deadline, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            return super().wait(*args, **kwargs)
-        except psycopg.OperationalError:
-            if late.is_set():
-                raise DeadlineError(
-                    f"no answer from the database within {self.deadline:g} s, the limit that --db-timeout sets"
-                ) from None
-            raise
-        finally:
-            timer.cancel()
+        with cut_after(self, self.deadline) as late:
+            try:
+                return super().wait(*args, **kwargs)
+            except psycopg.OperationalError:
+                if late.is_set():
+                    raise DeadlineError(
+                        f"no answer from the database within {self.deadline:g} s, the limit that --db-timeout sets"
+                    ) from None
+                raise

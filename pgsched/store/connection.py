@@ -6,11 +6,13 @@ still did what it was asked is then not known. Runs in the supervisor's loop, an
 """
 
 import asyncio
+import contextlib
 import math
 import os
 import socket
+import threading
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -19,8 +21,6 @@ from psycopg.conninfo import conninfo_to_dict
 from pgsched.errors import DatabaseError, DeadlineError, UsageError
 from pgsched.store.passwords import Asked, Passwords, passwords
 from pgsched.store.redaction import one_line, redact, remember
-
-__all__ = ["PREPARE_AFTER", "Connection", "connect", "connect_sync", "cut", "deadline", "redact", "turned_read_only"]
 
 PREPARE_AFTER: Final = 5
 """Uses of a statement on one connection."""
@@ -155,6 +155,24 @@ def cut(connection: Connection | psycopg.Connection[Any]) -> None:
             handle.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
+
+
+@contextlib.contextmanager
+def cut_after(connection: psycopg.Connection[Any], seconds: float) -> Iterator[threading.Event]:
+    """Cut the connection if the block takes longer, from a thread; what it gets tells whether that has happened."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        cut(connection)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
 
 
 def turned_read_only(connection: Connection) -> bool:

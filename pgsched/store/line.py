@@ -34,6 +34,14 @@ REFUSED_DATA: Final = (
 """A value is at fault, or a trigger does not like it; not the connection."""
 OUT_OF_LOCKS: Final = errors.OutOfMemory
 """``max_locks_per_transaction`` is too small for the batch."""
+FORBIDDEN: Final = (
+    errors.InsufficientPrivilege,
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.DependentObjectsStillExist,
+)
+"""The server is there, and has answered: rights or tables are not what we need."""
 ATTEMPTS: Final = 20
 """How often what meets conflicts is tried, by a supervisor, a command, or a program that enqueues."""
 _PASSED_ON: Final = (*CONFLICTS, *REFUSED_DATA, OUT_OF_LOCKS)
@@ -144,7 +152,11 @@ class Line:
             except (psycopg.Error, DatabaseError, OSError) as error:
                 await self._discard()
                 failure = error if isinstance(error, DatabaseError) else DatabaseError(one_line(error))
-                self._outage.failed(failure)
+                if isinstance(error, FORBIDDEN):
+                    # Thrown away all the same: the next session may have another role or search_path.
+                    self._outage.refused(began, failure)
+                else:
+                    self._outage.failed(failure)
                 raise failure from None
             except BaseException:
                 await self._discard()

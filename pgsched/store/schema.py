@@ -114,7 +114,11 @@ def _split(conn: psycopg.Connection[Any], timeout: float, wanted: int) -> list[s
             f"the live tasks cannot be moved while their tables have: {', '.join(obstacles)}; "
             "remove them and create them anew after `pgsched migrate`"
         )
+    granted = rows(conn, "split_grants")
     [moved] = values(conn, "schema_split", wanted)
+    for number, statement in granted:
+        if wanted > 1 and number < wanted:
+            conn.execute(statement.encode())
     return [f"moved {moved:,} live tasks from {_tables(there)} to {_tables(wanted)}"]
 
 

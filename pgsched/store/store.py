@@ -7,8 +7,8 @@ whose reply was lost. Runs in the supervisor's loop.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pgsched.errors import DatabaseError
@@ -22,6 +22,7 @@ from pgsched.store.listening import Hint, listen
 from pgsched.store.outage import Outage
 from pgsched.store.pipeline import Statement
 from pgsched.store.redaction import one_line
+from pgsched.store.registration import Registration, Renewed
 from pgsched.store.schema import require_async
 
 __all__ = ["Burden", "Depth", "Depths", "Exchanged", "Hint", "Readied", "Renewed", "Store", "TableSize"]
@@ -67,13 +68,6 @@ class Burden(NamedTuple):
     tables: list[TableSize]
 
 
-class Renewed(NamedTuple):
-    """What a renewal tells."""
-
-    wanted: int | None
-    """Processes that somebody asks for, until it is announced that they are there."""
-
-
 class Store:
     """A supervisor's view of the database.
 
@@ -104,12 +98,7 @@ class Store:
             for name in ("work", "lease", "upkeep", "listen")
         )
         self._exchanger = Exchanger(self._work, self._listen, namespace)
-        self._me: str | None = None
-        """What a renewal knows the row of our registration by."""
-        self._former: int | None = None
-        """Our last registration, while we have not given it up."""
-        self._lease_over = 0.0
-        """When its lease was over at the latest, if it was not renewed since; on the clock that runs in sleep too."""
+        self._registration = Registration(partial(self._ask, self._lease))
 
     async def open(self) -> None:
         """Connect once, so that what is wrong is known before anything is promised.
@@ -136,40 +125,22 @@ class Store:
         To be called again when that lease is lost and nothing runs any more that was claimed under it: its claims can
         be reaped then, whatever somebody has done to its row.
         """
-        me = identity
-        place = (me.host, me.boot_id, me.pid_namespace, me.pid, me.started_ticks)
-        serves = (me.processes, texts(me.queues), texts(me.task_types), me.version)
-        bound = numbers(me.partitions)
-        self._me = " ".join(map(str, place[1:]))
-        if self._former is not None:
-            over = max(_now() - self._lease_over, 0.0)
-            await self._ask(self._lease, "surrender", self._former, *place, over)
-        started = _now()
-        rows = await self._ask(self._lease, "register", *place, *serves, lease, bound)
-        self._former, self._lease_over = int(rows[0][0]), started + lease
-        return self._former
+        return await self._registration.register(identity, lease)
 
     async def renew(self, supervisor_id: int, lease: float) -> Renewed | None:
         """Renew a lease; None when it has run out, which is final, or is somebody else's."""
-        started = _now()
-        rows = await self._ask(self._lease, "renew", supervisor_id, lease, self._me)
-        if not rows:
-            return None
-        self._lease_over = started + lease
-        return Renewed(*rows[0])
+        return await self._registration.renew(supervisor_id, lease)
 
     async def announce(self, supervisor_id: int, identity: Identity, taken: int | None = None) -> None:
         """Say how many processes there are now, and for which task types.
 
         :param taken: the wanted number that this answers.
         """
-        serves = (identity.processes, texts(identity.task_types))
-        await self._ask(self._lease, "announce", supervisor_id, *serves, taken)
+        await self._registration.announce(supervisor_id, identity, taken)
 
     async def deregister(self, supervisor_id: int) -> None:
         """Give the lease up; claims that are left can be reaped at once."""
-        await self._ask(self._lease, "deregister", supervisor_id)
-        self._former = None
+        await self._registration.deregister(supervisor_id)
 
     async def neighbours(self, boot_id: str, pid_namespace: int) -> list[tuple[int, int, int]]:
         """Id, pid and start ticks of the supervisors that live, or seem to, beside this one."""
@@ -319,8 +290,8 @@ class Store:
 
     async def _ask(self, line: Line, name: str, *parameters: object) -> list[Any]:
         # As text, a parameter has the type that the statement gives it, whatever its size; see PostgreSQL's "unknown".
-        texts = tuple(None if value is None else str(value) for value in parameters)
-        [rows] = await self._run(line, (name, texts))
+        as_text = tuple(None if value is None else str(value) for value in parameters)
+        [rows] = await self._run(line, (name, as_text))
         return rows
 
     async def _run(self, line: Line, *statements: Statement) -> list[list[Any]]:
@@ -330,10 +301,6 @@ class Store:
             # The connection is well, so the outage has nothing to say of it.
             emit("statement_refused", logging.ERROR, statement=statements[0][0], error=one_line(error))
             raise DatabaseError(one_line(error)) from None
-
-
-def _now() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _columns(claims: Sequence[tuple[int, int]]) -> tuple[str, str]:

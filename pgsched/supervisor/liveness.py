@@ -14,8 +14,6 @@ from pgsched.supervisor.clock import lease_clock
 
 CALLS: Final = 6
 """Database calls, each with its deadline, that one attempt may wait for: its own, a connection's, others' before it."""
-BOOT: Final = 60.0
-"""Seconds that a worker may take to become ready, as in the pool's settings."""
 READY: Final = (SlotState.IDLE, SlotState.BUSY, SlotState.STOPPING)
 """States of a slot whose worker has come up."""
 SLACK: Final = 30.0
@@ -33,13 +31,16 @@ class Part(StrEnum):
     """The pool was tended, and some slot had a worker that was ready."""
 
 
-def patience(settings: Settings) -> dict[Part, float]:
-    """Seconds for which each part may rest."""
+def patience(settings: Settings, boot_timeout: float) -> dict[Part, float]:
+    """Seconds for which each part may rest.
+
+    :param boot_timeout: seconds that an import, or the start of a worker, may take.
+    """
     attempt = CALLS * settings.db_timeout + SLACK
     return {
         Part.CLAIMS: settings.poll_interval + attempt,
         Part.LEASE: settings.lease + attempt,
-        Part.SLOTS: 2 * BOOT + SLACK,
+        Part.SLOTS: 2 * boot_timeout + SLACK,
     }
 
 

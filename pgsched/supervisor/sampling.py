@@ -1,17 +1,15 @@
-"""Samples what changes slowly: the supervisor's books, the queues, what burdens the database. Also prunes on a timer.
+"""Samples what changes slowly: the supervisor's books, the queues, what burdens the database.
 
 The samplers work from the start to the end of the service, whatever becomes of leases. What cannot be read is unknown,
 and told as NaN: a figure that has stopped to move would pass for a true one.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 
 from pgsched.errors import DatabaseError
 from pgsched.pool.pool import Pool
 from pgsched.rules.lease import Trust
-from pgsched.rules.retention import AHEAD, range_width
 from pgsched.store.store import Store
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.duty import Duty
@@ -23,9 +21,6 @@ INTERVAL = 5.0
 """Seconds between samples of the queues."""
 BURDEN_INTERVAL = 30.0
 """Seconds between samples of what moves by the minute."""
-PRUNE_INTERVAL = 60.0
-"""Seconds between prunings."""
-PRUNE_BATCH = 1000
 MOST_NAMES = 200
 """Queues, and task types, with a series of their own; rows may name any number of them."""
 OTHER = "(other)"
@@ -156,55 +151,13 @@ class BurdenSampler:
 
 def samplers(books: Books, store: Store, observer: Observer) -> list[Duty]:
     """All of them, as duties."""
-    turns = {"books": books.turn, "sample": Sampler(store, observer).turn}
-    turns["burden"] = BurdenSampler(store, observer).turn
+    turns = {
+        "books": books.turn,
+        "sample": Sampler(store, observer).turn,
+        "burden": BurdenSampler(store, observer).turn,
+    }
     return [Duty(name, turn, observer) for name, turn in turns.items()]
 
 
 def _known(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-class Pruner:
-    """Deletes ended tasks that are older than the limit: a range at once where they stand in one, else a batch a
-    statement.
-
-    A range is as wide as some tasks are kept too long, so those that stand in none are kept as long. What cannot be
-    made or dropped now is tried again by the next turn, of whatever supervisor.
-    """
-
-    def __init__(self, store: Store, observer: Observer, *, older_than: float) -> None:
-        self._store = store
-        self._observer = observer
-        self._older_than = older_than
-        self._width = range_width(older_than)
-
-    async def turn(self) -> float:
-        """Prune everything that is old enough, and make what ranges will be needed; return the interval."""
-        await self._drop_ranges()
-        pruned = 0
-        while batch := await self._store.prune(self._older_than + (self._width or 0.0), PRUNE_BATCH):
-            pruned += batch
-        if pruned:
-            self._observer.event("pruned", logging.INFO, tasks=pruned)
-        if self._width is not None:
-            await self._make_ranges(self._width)
-        return PRUNE_INTERVAL
-
-    async def _make_ranges(self, width: float) -> None:
-        """Last, because it may be refused for good, by a missing right, and what is old must go all the same."""
-        try:
-            while name := await self._store.make_range(width, AHEAD * width):
-                self._observer.event("range_made", logging.INFO, range=name)
-        except DatabaseError as error:
-            self._observer.event("ranges_not_made", logging.WARNING, error=str(error))
-
-    async def _drop_ranges(self) -> None:
-        dropped = False
-        while found := await self._store.drop_range(self._older_than):
-            name, tasks = found
-            self._observer.event("range_dropped", logging.INFO, range=name, tasks=tasks)
-            dropped = True
-        after: int | None = 0 if dropped else None
-        while after is not None:
-            after = await self._store.prune_failures(self._older_than, PRUNE_BATCH, after)

@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 from pgsched.config import Settings
 from pgsched.errors import DatabaseError, ExitCode
-from pgsched.model import Claim, Outcome, OutcomeKind
+from pgsched.model import Claim, OutcomeKind, Verdict
 from pgsched.pool.pool import Ended, Pool
 from pgsched.rules import demand
 from pgsched.rules.backoff import Backoff
 from pgsched.rules.lease import Trust, margin
 from pgsched.rules.states import SUPERVISOR, SupervisorState, advance
-from pgsched.rules.verdict import decide
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.changing import Announcer, Changes
 from pgsched.supervisor.clock import lease_clock
+from pgsched.supervisor.concluding import Concluder
 from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.exchange import Exchange, LeaseLostError
 from pgsched.supervisor.feeding import Feeder
@@ -29,8 +29,9 @@ from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.listening import Listener
 from pgsched.supervisor.liveness import Part
 from pgsched.supervisor.observer import Observer
+from pgsched.supervisor.pruning import Pruner
 from pgsched.supervisor.reaping import Reaper
-from pgsched.supervisor.sampling import Books, Pruner, samplers
+from pgsched.supervisor.sampling import Books, samplers
 from pgsched.supervisor.tenure import Expiry, Renewal, race
 from pgsched.supervisor.vitals import Vitals
 from pgsched.supervisor.watching import Watcher
@@ -73,6 +74,15 @@ class Supervisor:
         self._ended = asyncio.Event()
         self._feeder = Feeder(pool, self._backlog, self._durations, may=self._may_feed, fed=self._fed)
         self.changes = Changes(settings, pool, self._backlog, observer, version=version, give_back=self._give_back)
+        self._concluder = Concluder(
+            self._holdings,
+            self._backlog,
+            self._durations,
+            observer,
+            retry=self.changes.retry,
+            settle=self._settle,
+            running=lambda: self.state is SupervisorState.RUNNING,
+        )
         self._exchange: Exchange | None = None
         self.vitals = Vitals(
             settings, self._trust, pool, self._holdings, state=lambda: self.state, exchange=lambda: self._exchange
@@ -167,7 +177,7 @@ class Supervisor:
             self._backlog,
             supervisor_id=supervisor_id,
             interval=settings.poll_interval,
-            on_outcome=self._conclude,
+            on_outcome=self._concluder.conclude,
         )
         watch = Duty("watch", watcher.turn, observer)
         reaper = Reaper(
@@ -178,7 +188,7 @@ class Supervisor:
             observer,
             supervisor_id=supervisor_id,
             interval=settings.reap_interval,
-            on_outcome=self._conclude,
+            on_outcome=self._concluder.conclude,
         )
         renew = Duty("renewal", self._renewal(supervisor_id).turn, observer, on_turn=self.vitals.renewed)
         announce = Duty("announce", Announcer(store, self.changes, supervisor_id=supervisor_id).turn, observer)
@@ -289,22 +299,12 @@ class Supervisor:
         self._give_back([*self._pool.recall(), *self._backlog.take_all()])
 
     def _give_back(self, claims: list[Claim]) -> None:
-        for claim in claims:
-            self._conclude(claim, Outcome(OutcomeKind.INTERRUPTED, 0.0))
+        self._concluder.give_back(claims)
 
     def on_outcomes(self, ended: list[Ended]) -> None:
         """What the pool calls, once for every claim dispatched."""
         self._ended.set()
-        unbegun: list[Claim] = []
-        running = self.state is SupervisorState.RUNNING
-        for claim, outcome in ended:
-            if claim in self._holdings:
-                if running and outcome.kind is OutcomeKind.INTERRUPTED and not outcome.seconds:
-                    unbegun.append(claim)
-                else:
-                    self._conclude(claim, outcome)
-        # They waited behind a task that killed their worker, and have lost nothing by that.
-        self._backlog.put_back(unbegun)
+        self._concluder.ended(ended)
         self._feeder.soon()
 
     def on_worker(self) -> None:
@@ -314,14 +314,8 @@ class Supervisor:
         if self._exchange is not None:
             self._exchange.rest.wake()
 
-    def _conclude(self, claim: Claim, outcome: Outcome) -> None:
-        if outcome.kind in (OutcomeKind.RETURNED, OutcomeKind.RAISED):
-            self._durations.observe(claim.task_type, outcome.seconds)
-        verdict = decide(claim, outcome, self.changes.retry(claim.task_type), random.random)
-        self._observer.outcome(claim, outcome, verdict)
-        if verdict is None:
-            self._holdings.remove(claim)
-        elif self._exchange is not None:
+    def _settle(self, verdict: Verdict) -> None:
+        if self._exchange is not None:
             self._exchange.settle(verdict)
 
     def _may_feed(self) -> bool:

@@ -155,7 +155,7 @@ class Calls:
         return _in_order(claims_of(row[:-1] for row in strays if row[-1]))
 
     def leave(self, line: Line, process: Process) -> None:
-        self._database.run(line, ("deregister", (str(process.id),)))
+        self._database.run(line, ("deregister", (str(process.id), None)))
         self._oracle.ended(process.id)
 
     def take_over(self, line: Line, process: Process, living: Sequence[Process]) -> None:

@@ -334,9 +334,9 @@ POOL: Final = (
     ),
     Mutant(
         "slot-order-sequence",
-        "pool/slot.py",
-        "        if order is not None and order.sequence != report.sequence:\n            order = None\n",
-        "",
+        "pool/outcomes.py",
+        "if order is not None and order.sequence == report.sequence:",
+        "if order is not None:",
         "pool/test_slot.py",
     ),
     Mutant(
@@ -738,6 +738,13 @@ SUPERVISOR: Final = (
         "if name else OTHER",
         "unit/test_sampling.py",
     ),
+    Mutant(
+        "salvaged-charged",
+        "pool/usage.py",
+        "charge([*self._owed, *ended], ",
+        "charge(ended, ",
+        "pool/test_usage.py::test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known",
+    ),
     Mutant("boot-charged", "pool/slot.py", "        self.meter.cpu_before = cpu_seconds\n", "", "pool/test_usage.py"),
     Mutant(
         "renewal-started",
@@ -772,7 +779,7 @@ SUPERVISOR: Final = (
     ),
     Mutant(
         "outcome-held",
-        "supervisor/supervisor.py",
+        "supervisor/concluding.py",
         "            if claim in self._holdings:\n",
         "            if True:\n",
         "unit/test_supervisor.py::test_what_is_reported_of_a_claim_that_is_not_held_changes_nothing",
@@ -1012,7 +1019,7 @@ STORE: Final = (
         "await asyncio.wait({task})",
         f"{CONNECTION}::TestDeadline",
     ),
-    Mutant("bounded-deadline", "store/bounded.py", "        timer.start()\n", "", f"{CONNECTION}::TestDeadline"),
+    Mutant("bounded-deadline", "store/connection.py", "    timer.start()\n", "", f"{CONNECTION}::TestDeadline"),
     Mutant(
         "exchange-lock-memory",
         "store/exchanging.py",
@@ -1106,10 +1113,31 @@ STORE: Final = (
     ),
     Mutant(
         "ranges-refused",
-        "supervisor/sampling.py",
-        "except DatabaseError as error:",
-        "except ZeroDivisionError as error:",
+        "supervisor/pruning.py",
+        'except DatabaseError as error:\n            self._observer.event("ranges_not_made"',
+        'except ZeroDivisionError as error:\n            self._observer.event("ranges_not_made"',
         "store/test_ranges.py::test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",
+    ),
+    Mutant(
+        "outage-refusal",
+        "store/line.py",
+        "if isinstance(error, FORBIDDEN):",
+        "if isinstance(error, ZeroDivisionError):",
+        "store/test_connection.py::TestOutage::test_a_right_that_is_taken_away_is_no_outage",
+    ),
+    Mutant(
+        "drop-refused",
+        "supervisor/pruning.py",
+        'except DatabaseError as error:\n            self._observer.event("ranges_not_dropped"',
+        'except ZeroDivisionError as error:\n            self._observer.event("ranges_not_dropped"',
+        "store/test_ranges.py::test_a_range_that_cannot_be_dropped_is_told_and_its_tasks_go_by_batches",
+    ),
+    Mutant(
+        "split-grants",
+        "store/schema.py",
+        "if wanted > 1 and number < wanted:",
+        "if False:",
+        "store/test_partitions.py::TestSplitting::test_rights_on_single_parts_stay_while_there_is_such_a_part",
     ),
     Mutant(
         "split-obstacles",

@@ -25,14 +25,14 @@ LIVE: Final = (
     ),
     Mutant(
         "live-nothing-ahead",
-        "pool/workers.py",
+        "pool/dispatching.py",
         "not slot.full and slot.knows is newest:",
         "not slot.full:",
         f"{POOL}::test_tasks_that_only_the_new_app_has_wait_for_a_worker_that_has_it",
     ),
     Mutant(
         "live-types",
-        "pool/workers.py",
+        "pool/dispatching.py",
         "if task_type in slot.knows or task_type not in newest:",
         "if True:",
         f"{POOL}::test_tasks_that_only_the_new_app_has_wait_for_an_idle_worker_to_be_replaced",
@@ -121,6 +121,13 @@ LIVE: Final = (
         "for key, known in self._known.items()}",
         "unit/test_survey.py::"
         "test_groups_of_types_that_are_not_served_any_more_are_forgotten_and_those_of_new_ones_looked_for",
+    ),
+    Mutant(
+        "reload-version",
+        "pool/keeping.py",
+        "case Loaded() if self.version in (None, message.version):",
+        "case Loaded() if True:",
+        "system/test_live.py::test_an_app_is_not_reloaded_into_another_version_of_pgsched",
     ),
     Mutant(
         "scale-answer",

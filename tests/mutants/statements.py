@@ -535,6 +535,20 @@ STATEMENTS: Final = (
         f"{LEASE}::test_claims_of_one_who_left_can_be_reaped_at_once",
     ),
     Mutant(
+        "deregister-own",
+        "store/sql/deregister.sql",
+        "me.started_ticks) = $2::text)\n  AND NOT EXISTS",
+        "me.started_ticks) IS NOT NULL)\n  AND NOT EXISTS",
+        f"{LEASE}::test_what_another_process_of_the_same_id_has_said_stays",
+    ),
+    Mutant(
+        "announce-own",
+        "store/sql/announce.sql",
+        "concat_ws(' ', boot_id, pid_namespace, pid, started_ticks) = $5::text",
+        "true",
+        f"{LEASE}::test_what_another_process_of_the_same_id_has_said_stays",
+    ),
+    Mutant(
         "horizon-next",
         "store/sql/horizon.sql",
         "oldest::text::bigint + age(oldest::xid)",

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pgsched.model import OutcomeKind
-from pgsched.ops.directory import make_directory
 from pgsched.ops.metrics import Metrics
 from pgsched.ops.telemetry import Telemetry
 from tests.pool.conftest import Harness, pooled
@@ -16,13 +15,6 @@ from tests.scraped import Scraped
 from tests.support import eventually_async
 
 DURATION = "scheduler_task_execution_duration_seconds"
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    made = make_directory()
-    yield made.path
-    made.close()
 
 
 @pytest.fixture

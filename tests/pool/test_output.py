@@ -1,13 +1,11 @@
 """What workers write is read without waiting, passed on where there is room, and its end kept for the record."""
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +14,6 @@ from pgsched.model import OutcomeKind
 from pgsched.pool.stream import TAIL, Sink, Stream
 from tests.pool.conftest import pooled
 from tests.support import ROOT, eventually, eventually_async
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe()
-    yield reading, writing
-    for descriptor in (reading, writing):
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
 
 
 async def test_f13_floods_and_kills_stall_nobody(capfd: pytest.CaptureFixture[str]) -> None:

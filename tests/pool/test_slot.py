@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgsched.model import Claim, Failure, OutcomeKind
-from pgsched.pool import deaths, limits, records, wire
+from pgsched.pool import deaths, limits, page, records, wire
 from pgsched.pool.deaths import OutOfMemory
 from pgsched.pool.process import Process
 from pgsched.pool.slot import Slot
@@ -33,7 +33,7 @@ def slot() -> Iterator[Slot]:
     """One whose worker was sent two tasks, numbered 1 and 2."""
     process = Process(Sink())
     slot = Slot(0)
-    slot.fill(process, 0.0, math.inf)
+    slot.fill(process, math.inf)
     slot.booted(0.0, 0.0)
     for task_id in (11, 12):
         slot.stage(claim(task_id), math.inf, None, 0.0, brief=True)
@@ -58,7 +58,7 @@ def leave(slot: Slot, *reports: records.Report, cpu_seconds: float = 0.0) -> Non
     assert slot.process is not None
     encoded = [records.encode_report(r.sequence, r.code, r.flags, r.seconds, r.body) for r in reports]
     memory = records.encode_head(cpu_seconds) + b"".join(encoded) + records.NO_RECORD
-    os.pwrite(slot.process.page.descriptor, memory, 4096)
+    os.pwrite(slot.process.page.descriptor, memory, page.SIZE)
 
 
 def test_what_is_salvaged_is_known_when_it_comes_by_the_socket(slot: Slot) -> None:

@@ -12,6 +12,7 @@ from pgsched.pool.process import Process
 from pgsched.pool.slot import Slot
 from pgsched.pool.stream import Sink
 from pgsched.pool.usage import Usage
+from tests.pool.test_slot import leave
 
 
 def claim(task_type: str) -> Claim:
@@ -42,7 +43,7 @@ def test_a_slot_is_busy_from_its_first_task_to_its_last_and_pays_for_what_its_wo
     usage = Usage()
     slot = Slot(3, usage)
     process = Process(Sink())
-    slot.fill(process, 0.0, math.inf)
+    slot.fill(process, math.inf)
     slot.booted(1.0, 0.5)
     for _ in range(2):
         slot.stage(claim("a"), math.inf, None, 10.0, brief=True)
@@ -63,10 +64,33 @@ def test_a_slot_is_busy_from_its_first_task_to_its_last_and_pays_for_what_its_wo
     assert usage.cpu == {"a": 1.25, "b": 2.0}
 
 
+@pytest.mark.parametrize("end", ["by the socket", "with the next one", "at rest", "under the next one"])
+def test_what_is_salvaged_is_charged_as_soon_as_its_cost_is_known(end: str) -> None:
+    usage = Usage()
+    slot = Slot(0, usage)
+    process = Process(Sink())
+    slot.fill(process, math.inf)
+    slot.booted(0.0, 0.5)
+    for task_type in ("a", "b") if "next" in end else ("a",):
+        slot.stage(claim(task_type), math.inf, None, 10.0, brief=True)
+    assert slot.flush() == []
+    process.take_back()
+    leave(slot, report(1))
+    assert len(slot.salvage(10.1)) == 1
+    assert usage.cpu == {}
+    if end == "by the socket":
+        slot.take_reports([report(1)], 2.5, 11.0, 0)
+    elif end == "with the next one":
+        slot.take_reports([report(1), report(2)], 2.5, 11.0, 0)
+    if slot.process is process:
+        slot.vacate(Death(None, signal.SIGKILL, 2.5, 0), 10.2, None)
+    assert usage.cpu == pytest.approx({"a": 1.0, "b": 1.0} if "next" in end else {"a": 2.0})
+
+
 def test_a_slot_that_has_its_tasks_taken_back_was_not_at_work() -> None:
     slot = Slot(0)
     process = Process(Sink())
-    slot.fill(process, 0.0, math.inf)
+    slot.fill(process, math.inf)
     slot.booted(0.0, 0.0)
     slot.stage(claim("a"), math.inf, None, 10.0, brief=True)
     assert slot.flush() == []

@@ -100,14 +100,6 @@ class TestRetry:
         }
         assert tasks.one(processing, "fence") == 0
 
-    def test_force_takes_whatever_has_ended_but_only_by_id(self, tasks: Tasks, connect: Connect) -> None:
-        completed, paused, other = (tasks.make(status)[0] for status in ("completed", "paused", "completed"))
-        (processing,) = tasks.make("processing")
-        assert admin.retry(connect(), Filter(task_types=["a"]), force=True).ids == []
-        changed = admin.retry(connect(), Filter(ids=[completed, paused, processing]), force=True)
-        assert changed == admin.Changed(ids=[completed, paused], left={processing: "is processing"})
-        assert tasks.one(other) == "completed"
-
     def test_filter(self, tasks: Tasks, connect: Connect) -> None:
         (wanted,) = tasks.make("failed", task_type="b", queue="q")
         (
@@ -296,10 +288,8 @@ class TestPrune:
     def test_batches(self, tasks: Tasks, connect: Connect, count: int) -> None:
         if count:
             tasks.make("completed", count, finished_at=self.OLD)
-        seen: list[int] = []
-        assert admin.prune(connect(), 60.0, batch=10, progress=seen.append) == count
-        assert seen[-1] == count
-        assert len(seen) == count // 10 + 1
+        assert admin.prune(connect(), 60.0, batch=10) == count
+        assert tasks.count("completed") == 0
 
     def test_locked_task_is_not_waited_for(self, tasks: Tasks, connect: Connect) -> None:
         locked, other = tasks.make("completed", 2, finished_at=self.OLD)

@@ -16,13 +16,15 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsched.errors import DatabaseError, DeadlineError, UsageError
 from pgsched.events import FIELDS
 from pgsched.store import redaction
 from pgsched.store.bounded import BoundedConnection
-from pgsched.store.connection import Connection, connect, connect_sync, deadline, redact
+from pgsched.store.connection import Connection, connect, connect_sync, deadline
 from pgsched.store.outage import CALM, Outage
+from pgsched.store.redaction import redact
 from pgsched.store.store import Store
 from tests.proxy import Proxy
 from tests.store.desk import Table, complaints, completed, retry, supervisor
@@ -560,6 +562,26 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 class TestOutage:
+    async def test_a_right_that_is_taken_away_is_no_outage(
+        self, dsn: str, server: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name = f"pgsched_test_{os.getpid()}"
+        server.sql(f"CREATE ROLE {name}", dsn=dsn)
+        try:
+            server.sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}", dsn=dsn)
+            async with supervisor(make_conninfo(dsn, options=f"-c role={name}")) as me:
+                server.sql(f"REVOKE ALL ON scheduled_tasks_live FROM {name}", dsn=dsn)
+                for _ in range(2):
+                    with pytest.raises(DatabaseError, match="permission denied for table scheduled_tasks_live"):
+                        await me.store.discover(["a"], None)
+                    assert await me.store.renew(me.id, 60)
+                server.sql(f"GRANT ALL ON scheduled_tasks_live TO {name}", dsn=dsn)
+                assert await me.store.discover(["a"], None) == []
+                assert me.store.outage.count == 0
+        finally:
+            server.sql(f"DROP OWNED BY {name}; DROP ROLE {name}", dsn=dsn)
+        assert [(record.msg, record.levelname) for record in caplog.records] == [("statement_refused", "ERROR")]
+
     async def test_f86_an_outage_is_told_once_and_its_end_too(
         self, proxy: Proxy, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -139,6 +139,20 @@ async def test_a_number_that_was_asked_for_meanwhile_stays(dsn: str, connect: Co
         assert await me.store.renew(me.id, 100) == Renewed(3)
 
 
+async def test_what_another_process_of_the_same_id_has_said_stays(dsn: str, connect: Connect, table: Table) -> None:
+    async with supervisor(dsn, lease=15) as me:
+        table.sql("UPDATE pgsched_supervisors SET pid = pid + 1")
+        admin.scale(connect(), 8, None)
+        await me.store.announce(me.id, replace(IDENTITY, processes=8, task_types=("b",)), 8)
+        assert table.sql("SELECT processes, task_types, wanted_processes FROM pgsched_supervisors") == [(2, ["a"], 8)]
+        await me.store.deregister(me.id)
+        assert supervisors(table) == [me.id]
+        [task_id] = table.insert()
+        table.sql("UPDATE scheduled_tasks SET status = 'processing', claimed_by = %s WHERE id = %s", me.id, task_id)
+        await me.store.deregister(me.id)
+        assert lease_left(table, me.id) > 0
+
+
 async def test_those_that_are_asked_live_and_bear_the_name(dsn: str, connect: Connect, table: Table) -> None:
     async with supervisor(dsn, lease=15) as me, supervisor(dsn, lease=15) as dead:
         table.expire(dead.id)

@@ -111,6 +111,28 @@ class TestSplitting:
             assert table.sql(rights) == before
         assert [row[0] for row in before].count("id") == 4
 
+    def test_rights_on_single_parts_stay_while_there_is_such_a_part(self, dsn: str, table: Table) -> None:
+        migrate(dsn, partitions=3)
+        table.sql("GRANT SELECT ON scheduled_tasks_live_0 TO pg_monitor WITH GRANT OPTION")
+        table.sql("GRANT UPDATE (status), SELECT ON scheduled_tasks_live_1, scheduled_tasks_live_2 TO PUBLIC")
+        rights = (
+            "SELECT relname, attname, held.* FROM ("
+            " SELECT relname, relowner, NULL::name AS attname, relacl AS acl FROM pg_class"
+            " UNION ALL SELECT relname, relowner, attname, attacl"
+            " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+            ") AS given, aclexplode(acl) AS held WHERE relname ~ '^scheduled_tasks_live_[0-9]$'"
+            " AND grantee <> relowner ORDER BY relname, attname, grantee, privilege_type"
+        )
+        before = table.sql(rights)
+        assert [row[0][-1] for row in before] == ["0", "1", "1", "2", "2"]
+        migrate(dsn, partitions=4)
+        assert table.sql(rights) == before
+        migrate(dsn, partitions=2)
+        assert table.sql(rights) == before[:3]
+        migrate(dsn, partitions=1)
+        migrate(dsn, partitions=2)
+        assert table.sql(rights) == []
+
     @pytest.mark.parametrize("partitions", [1, 2])
     @pytest.mark.parametrize(("statement", "named"), OBSTACLES)
     def test_what_somebody_has_hung_on_it_is_named(

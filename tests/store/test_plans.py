@@ -106,7 +106,7 @@ def statements(held: list[Claim]) -> dict[str, Statement]:
         "reap_ownerless": ("reap_ownerless", (str(ME), str(BATCH))),
         "bury": ("bury", ()),
         "strays": ("strays", (str(ME),)),
-        "deregister": ("deregister", (str(ME),)),
+        "deregister": ("deregister", (str(ME), None)),
         "prune": ("prune", ("-1", str(BATCH), None)),
     }
 

@@ -11,7 +11,7 @@ import pytest
 from pgsched.errors import DatabaseError
 from pgsched.ops.telemetry import Telemetry
 from pgsched.store import admin, schema
-from pgsched.supervisor.sampling import Pruner
+from pgsched.supervisor.pruning import Pruner
 from tests.article import text
 from tests.store.desk import KINDS, Table, completed, supervisor
 from tests.support import Server, eventually
@@ -295,11 +295,11 @@ class TestDropping:
         table.insert(2, status="failed", finished_at=days_ago(table, 9))
         table.sql("ANALYZE scheduled_tasks")
         connection = connect()
-        assert admin.drop_ranges(connection, 2 * DAY) == 4
+        assert admin.drop_ranges(connection, 2 * DAY) == (4, None)
         assert admin.prune(connection, 8 * DAY) == 2
         assert table.sql("SELECT id FROM scheduled_tasks") == [(young,)]
         assert admin.prune(connection, DAY) == 1
-        assert admin.drop_ranges(connection, 0.0) == 1
+        assert admin.drop_ranges(connection, 0.0) == (1, None)
 
 
 async def test_batches_reach_into_the_right_range_only(dsn: str, table: Table) -> None:
@@ -362,6 +362,35 @@ async def test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers(empt
             table.sql(f"DROP OWNED BY {owner} CASCADE")
             table.sql(f"DROP ROLE {owner}")
     assert heard.names == ["pruned", "ranges_not_made"]
+
+
+async def test_a_range_that_cannot_be_dropped_is_told_and_its_tasks_go_by_batches(dsn: str, table: Table) -> None:
+    """Somebody has made a view of the oldest, which is the first to be dropped."""
+    oldest, old = (make_old_range(table, days) for days in (20, 10))
+    table.sql(f"CREATE VIEW looked_at AS SELECT id FROM {oldest}")
+    for days in (20, 10, 30):
+        table.insert(2, status="completed", finished_at=days_ago(table, days))
+    heard = Heard()
+    async with supervisor(dsn) as me:
+        await Pruner(me.store, heard, older_than=7 * DAY).turn()
+        assert me.store.outage.count == 0
+    assert table.statuses() == {}
+    assert {oldest, old} < {name for name, _ in ranges(table)}
+    assert heard.names == ["ranges_not_dropped", "pruned"] + ["range_made"] * 5
+
+
+def test_by_hand_a_range_that_cannot_be_dropped_keeps_nothing_alive(table: Table, connect: Connect) -> None:
+    young, oldest = (make_old_range(table, days) for days in (10, 20))
+    for days in (20, 10, 9):
+        table.insert(2, status="failed", run_at="now()", finished_at=days_ago(table, days))
+    table.sql(f"CREATE VIEW looked_at AS SELECT id FROM {young}")
+    table.sql("ANALYZE scheduled_tasks")
+    connection = connect()
+    dropped = admin.drop_ranges(connection, 5 * DAY)
+    assert (dropped.tasks, [name for name, _ in ranges(table)]) == (2, [young])
+    assert "cannot drop table" in str(dropped.refused)
+    assert admin.prune(connection, 5 * DAY) == 4
+    assert oldest not in str(dropped.refused)
 
 
 async def test_what_is_kept_briefly_stands_in_no_range(dsn: str, table: Table) -> None:

@@ -286,6 +286,16 @@ class TestPrune:
         assert parsed(run("prune", "--older-than", "0", "--json")) == {"count": 1, "dropped_about": 0}
         assert sql("SELECT status FROM scheduled_tasks") == [("queued",)]
 
+    def test_a_range_that_cannot_be_dropped_is_a_warning(self, run: InProcess, sql: Sql) -> None:
+        sql("CREATE TABLE mine PARTITION OF scheduled_tasks_ended FOR VALUES FROM ('2001-01-01Z') TO ('2001-01-02Z')")
+        sql("CREATE VIEW looked_at AS SELECT id FROM mine")
+        insert(sql, "completed")
+        sql("UPDATE scheduled_tasks SET finished_at = '2001-01-01 12:00Z'")
+        ended = run("prune", "--older-than", "1h")
+        assert (ended.code, ended.out) == (0, "1 task deleted\n")
+        assert ended.err.startswith("pgsched: warning: cannot drop ranges: cannot drop table mine because ")
+        assert ended.err.count("\n") == 1
+
     def test_the_age_is_required(self, run: InProcess) -> None:
         ended = run("prune")
         assert (ended.code, ended.err.count("\n")) == (2, 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pgsched import __version__
 from tests.audit import Audit
 from tests.command import Command
 from tests.history import History
@@ -216,6 +217,34 @@ def test_an_app_that_cannot_be_imported_leaves_the_old_one_in_service(
     rows.all_ended()
     assert results(rows, ids) == {2}
     assert command.err.count("reload_failed") == 1
+    executed_once(rows, audit)
+    ends(command)
+
+
+def test_an_app_is_not_reloaded_into_another_version_of_pgsched(deployed: Deployed, rows: Rows, audit: Audit) -> None:
+    """It was installed meanwhile: workers of its code would not understand this supervisor."""
+    command = deployed.start()
+    before = sorted(workers(command))
+    installed = deployed.cli.directory / "pgsched-99.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: pgsched\nVersion: 99.0\n")
+    deployed.write(2)
+    command.signal(signal.SIGHUP)
+    line = command.wait_for("ERROR reload_failed .*")[0]
+    refusal = f'error="pgsched 99.0 is installed now, and this supervisor is {__version__}: restart it"'
+    assert line.endswith(refusal)
+    ids = rows.add("work", count=20)
+    rows.all_ended()
+    assert results(rows, ids) == {1}
+    assert sorted(workers(command)) == before
+    # Nor are workers made anew by a forkserver of that version, should the old one die.
+    os.kill(forkserver(command), signal.SIGKILL)
+    command.wait_for(f"restart_delayed .*{re.escape(refusal)}")
+    (installed / "METADATA").unlink()
+    installed.rmdir()
+    eventually(lambda: len(forkservers(command)) == 1, "a forkserver of our version")
+    command.signal(signal.SIGHUP)
+    command.wait_for("reload_finished")
     executed_once(rows, audit)
     ends(command)
 

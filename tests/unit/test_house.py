@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pgsched.ops import telemetry
 from tests.support import ROOT
 
 PACKAGE = ROOT / "pgsched"
@@ -74,6 +75,45 @@ def test_each_thing_has_one_word(suffix: str) -> None:
         for match in BANNED.finditer(text.replace("_", " "))
     ]
     assert found == []
+
+
+FLOORS = ("rules", "store", "pool", "supervisor")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+
+
+def test_the_architecture_names_only_modules_that_are_there() -> None:
+    files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.suffix in (".py", ".sql")}
+    known = files | {Path(name).name for name in files}
+    assert [name for name in re.findall(r"`([\w/]+\.(?:py|sql))`", ARCHITECTURE) if name not in known] == []
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_the_architecture_says_what_each_module_is_for(floor: str) -> None:
+    names = [path.name for path in (PACKAGE / floor).glob("*.py") if path.name != "__init__.py"]
+    assert [name for name in names if not re.search(rf"`({floor}/)?{name}`", ARCHITECTURE)] == []
+
+
+TELLING = ("emit", "event", "line", "_on_event")
+
+
+def _events() -> Iterator[str]:
+    """The names of all events: the text that a call which tells one has, or that stands in telemetry's tables."""
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and path.name != "events.py":
+                called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                yield from (text for text in texts if called in TELLING and isinstance(text, str))
+    for name, _ in telemetry._EVENTS.values():
+        yield name
+    yield from telemetry._POOL_LEVELS
+
+
+def test_every_event_is_in_the_page_about_observing() -> None:
+    page = (ROOT / "docs/observing.md").read_text()
+    told = set(_events())
+    assert {"registered", "worker_ended", "log_lines_dropped", "task_lost", "database_back"} <= told
+    assert sorted(name for name in told if f"`{name}`" not in page) == []
 
 
 def test_every_file_that_is_no_module_is_packaged() -> None:

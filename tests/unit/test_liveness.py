@@ -9,11 +9,14 @@ from pgsched.config import Settings
 from pgsched.errors import DatabaseError
 from pgsched.model import Identity
 from pgsched.pool.settings import PoolSettings
+from pgsched.rules.lease import Trust
 from pgsched.rules.states import SlotState, SupervisorState
 from pgsched.supervisor.duty import Duty
-from pgsched.supervisor.liveness import BOOT, Liveness, Part, patience
+from pgsched.supervisor.holdings import Holdings
+from pgsched.supervisor.liveness import Liveness, Part, patience
 from pgsched.supervisor.supervisor import Supervisor
-from tests.unit.test_supervisor import Deaf
+from pgsched.supervisor.vitals import Vitals
+from tests.unit.test_supervisor import Deaf, RememberingPool
 
 PATIENCE = {Part.CLAIMS: 10.0, Part.LEASE: 20.0, Part.SLOTS: 30.0}
 
@@ -66,12 +69,26 @@ def test_slots_move_while_one_of_them_has_a_worker_that_is_ready(clock: Clock, s
 def test_nothing_healthy_takes_so_long() -> None:
     """Longest of all rest a claim loop without hints, a lease between renewals, a slot whose worker must import."""
     settings = Settings(app="a:app", processes=1, poll_interval=3600.0, lease=120.0, db_timeout=300.0)
-    given = patience(settings)
+    given = patience(settings, boot_timeout=60.0)
     # A connection, what makes it a session, horizon, discover, exchange, set_listening.
     assert given[Part.CLAIMS] > 3600 + 6 * 300
     assert given[Part.LEASE] > 120 / 3 + 3 * 300
-    assert PoolSettings(app="a:app", processes=1).boot_timeout == BOOT
-    assert given[Part.SLOTS] > 2 * BOOT
+    assert given[Part.SLOTS] > 2 * 60
+
+
+def test_a_pool_whose_workers_may_take_long_to_start_is_given_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool: Any = RememberingPool()
+    monkeypatch.setattr(pool, "settings", PoolSettings(app="a:app", processes=1, boot_timeout=600.0))
+    settings = Settings(app="a:app", processes=1)
+    vitals = Vitals(
+        settings, Trust(15.0), pool, Holdings(), state=lambda: SupervisorState.RUNNING, exchange=lambda: None
+    )
+    clock = Clock()
+    vitals.liveness._clock = clock
+    vitals.liveness.moved()
+    clock.now += 1200
+    vitals.liveness.moved(Part.CLAIMS, Part.LEASE)
+    assert vitals.stuck() == []
 
 
 @pytest.mark.parametrize("failing", [True, False])
@@ -91,6 +108,11 @@ async def test_a_turn_counts_whether_or_not_it_succeeds(failing: bool) -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
+def _supervisor(store: Any) -> Supervisor:
+    pool: Any = RememberingPool()
+    return Supervisor(Settings(app="a:app", processes=1), store, pool, Deaf(), version="0")
+
+
 class Away:
     """A store whose database refuses every registration, and lets time pass by meanwhile."""
 
@@ -107,8 +129,8 @@ class Away:
 async def test_an_outage_does_not_starve_the_watchdog(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease was lost, and every attempt to get another fails, for hours."""
     store: Any = Away(clock)
-    supervisor = Supervisor(Settings(app="a:app", processes=1), store, None, Deaf(), version="0")  # type: ignore[arg-type]
-    liveness = supervisor.vitals.liveness = Liveness(patience(supervisor.settings), clock)
+    supervisor = _supervisor(store)
+    liveness = supervisor.vitals.liveness = Liveness(patience(supervisor.settings, boot_timeout=60.0), clock)
     supervisor.state = SupervisorState.RUNNING
     supervisor.changes.identity = Identity(
         host="host", boot_id="boot", pid_namespace=1, pid=2, started_ticks=3, processes=1
@@ -131,7 +153,7 @@ async def test_an_outage_does_not_starve_the_watchdog(clock: Clock, monkeypatch:
 
 @pytest.mark.parametrize("state", [state for state in SupervisorState if state is not SupervisorState.RUNNING])
 def test_who_starts_or_stops_has_limits_of_his_own(clock: Clock, state: SupervisorState) -> None:
-    supervisor = Supervisor(Settings(app="a:app", processes=1), None, None, Deaf(), version="0")  # type: ignore[arg-type]
+    supervisor = _supervisor(None)
     supervisor.vitals.liveness = Liveness(PATIENCE, clock)
     clock.now += 1000
     supervisor.state = state

@@ -1,6 +1,5 @@
 """Logs: one line an event whatever it holds, no password, a bounded number, and nobody ever waits."""
 
-import contextlib
 import json
 import logging
 import os
@@ -178,15 +177,6 @@ class TestThrottle:
 
 def dropped_line(count: int) -> bytes:
     return b"dropped %d\n" % count
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe()
-    yield reading, writing
-    for descriptor in (reading, writing):
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
 
 
 class TestWriter:

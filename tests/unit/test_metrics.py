@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 from pgsched.model import Claim, Failure, Outcome, OutcomeKind, Verdict, VerdictKind
 from pgsched.ops import exposition
 from pgsched.ops.collector import DirectoryCollector
-from pgsched.ops.directory import make_directory
 from pgsched.ops.exposition import Exposition
 from pgsched.ops.metrics import Metrics
 from tests.scraped import Scraped
@@ -30,13 +29,6 @@ ARTICLE = {
     "scheduler_lock_attempts": ("counter", {"result"}, ""),
 }
 """Names, types, labels and buckets of the article's four metrics; the parser takes ``_total`` off a counter."""
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    made = make_directory()
-    yield made.path
-    made.close()
 
 
 @pytest.fixture

@@ -48,7 +48,8 @@ def test_f24_slow_boots_that_fail_end_too() -> None:
 def test_long_life_begins_anew() -> None:
     intensity = Intensity(limit=2, within=60.0)
     assert loop(intensity, 90.0, until=3600.0, lived=90.0)[2] is False
-    assert intensity.run == 1
+    assert isinstance(intensity.died(3700.0), Delay)
+    assert intensity.died(3710.0) == GiveUp(3)
 
 
 def test_long_calm_begins_anew() -> None:
@@ -62,7 +63,7 @@ def test_f04_all_workers_killed_at_once_are_one_step() -> None:
     intensity = Intensity(limit=1)
     answers = [intensity.died(5.0 + i / 1000) for i in range(64)]
     assert all(isinstance(answer, Delay) and answer.seconds <= 0.1 for answer in answers)
-    assert intensity.run == 1
+    assert intensity.died(6.0) == GiveUp(2)
 
 
 def test_f18_kills_from_outside_never_end_the_service() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pgsched.config import Settings
 from pgsched.model import Claim, Outcome, OutcomeKind, TaskType, Verdict
-from pgsched.pool.pool import Running
+from pgsched.pool.pool import PoolSettings, Running
 from pgsched.rules.lease import margin
 from pgsched.rules.states import SupervisorState
 from pgsched.supervisor.clock import lease_clock
@@ -20,6 +20,8 @@ def claim(task_id: int) -> Claim:
 
 
 class RememberingPool:
+    settings = PoolSettings(app="a:app", processes=1)
+
     def __init__(self) -> None:
         self.dispatched: list[int] = []
         self.task_types: dict[str, TaskType] = {}
@@ -113,7 +115,7 @@ def test_what_is_reported_of_a_claim_that_is_not_held_changes_nothing() -> None:
     pool = RememberingPool()
     served = supervisor(pool, SupervisorState.RUNNING)
     concluded: list[int] = []
-    served._conclude = lambda claim, outcome: concluded.append(claim.fence)  # type: ignore[method-assign]
+    served._concluder._settle = lambda verdict: concluded.append(verdict.claim.fence)
     served._feeder.soon = lambda: None  # type: ignore[method-assign]
     returned = Outcome(OutcomeKind.RETURNED, 0.5)
     served.on_outcomes([(claim(1), returned)])

@@ -11,7 +11,6 @@ import pytest
 
 from pgsched.model import Claim, Failure, Outcome, OutcomeKind, Verdict, VerdictKind
 from pgsched.ops import logs
-from pgsched.ops.directory import make_directory
 from pgsched.ops.metrics import Metrics
 from pgsched.ops.telemetry import Telemetry
 from pgsched.supervisor.observer import Observer
@@ -44,13 +43,6 @@ def log(request: pytest.FixtureRequest) -> Iterator[Log]:
     yield log
     log.records()
     logging.getLogger("pgsched").setLevel(logging.NOTSET)
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    made = make_directory()
-    yield made.path
-    made.close()
 
 
 @pytest.fixture
