@@ -142,8 +142,8 @@ COMMANDS: Final = (
     Mutant(
         "guard-debug-redact",
         "cli/guard.py",
-        "click.echo(redact(traceback.format_exc())",
-        "click.echo(traceback.format_exc()",
+        "click.echo(redact(details or traceback.format_exc())",
+        "click.echo((details or traceback.format_exc())",
         "unit/test_cli_usage.py::test_f82_a_dsn_in_the_place_of_something_else_does_not_show_its_password",
     ),
     Mutant(

@@ -161,7 +161,7 @@ DATABASE: Final = (
     ),
     Mutant(
         "renew-me-sent",
-        "store/store.py",
+        "store/registration.py",
         '"renew", supervisor_id, lease, self._me)',
         '"renew", supervisor_id, lease, None)',
         "store/test_lease.py::test_a_lease_is_not_renewed_by_another_process_of_the_same_id",

@@ -168,7 +168,7 @@ DUTIES: Final = (
     ),
     Mutant(
         "outcomes-unbegun",
-        "supervisor/supervisor.py",
+        "supervisor/concluding.py",
         "if running and outcome.kind is OutcomeKind.INTERRUPTED and not outcome.seconds:",
         "if False:",
         "unit/test_supervisor.py::test_what_waited_behind_a_task_that_killed_its_worker_waits_again_unless_it_drains",

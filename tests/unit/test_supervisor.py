@@ -153,11 +153,13 @@ async def test_a_lease_is_given_up_only_when_nothing_is_held(held: bool) -> None
 
 
 @pytest.mark.parametrize("state", [SupervisorState.RUNNING, SupervisorState.DRAINING])
-def test_what_waited_behind_a_task_that_killed_its_worker_waits_again_unless_it_drains(state: SupervisorState) -> None:
+def test_what_waited_behind_a_task_that_killed_its_worker_waits_again_unless_it_drains(
+    state: SupervisorState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = supervisor(RememberingPool(), state)
     served._feeder.soon = lambda: None  # type: ignore[method-assign]
     concluded: list[int] = []
-    served._conclude = lambda claim, outcome: concluded.append(claim.task_id)  # type: ignore[method-assign]
+    monkeypatch.setattr(served._concluder, "conclude", lambda claim, _: concluded.append(claim.task_id))
     served._holdings.add([claim(2), claim(3)])
     begun, unbegun = Outcome(OutcomeKind.INTERRUPTED, 0.5), Outcome(OutcomeKind.INTERRUPTED, 0.0)
     served.on_outcomes([(claim(2), unbegun), (claim(3), begun)])
