@@ -31,7 +31,9 @@ ERROR_WIDTH = 60
 def status(as_json: bool, database: Database) -> None:
     """Count the tasks by queue, type and status, and list the supervisors.
 
-    A count with a + may be larger. OLDEST DUE is how long the oldest task that could run now has waited.
+    A count with a + may be larger. OLDEST DUE is how long the oldest task that could run now has waited. BUSY is the
+    share of the last minutes in which a supervisor's processes had tasks; NEEDED is how many processes those tasks keep
+    busy that became due in these minutes.
     """
     from pgsched.store import views
 
@@ -42,7 +44,12 @@ def status(as_json: bool, database: Database) -> None:
             {
                 "counts": [asdict(count) for count in found.counts],
                 "oldest_due": found.oldest_due,
-                "supervisors": [asdict(each) for each in found.supervisors],
+                "supervisors": [{**asdict(each), "busy": found.busy(each)} for each in found.supervisors],
+                "capacity": {
+                    "window": found.capacity.window,
+                    "needed": found.capacity.needed,
+                    "task_types": [asdict(demand) for demand in found.capacity.demands],
+                },
                 "ownerless": found.ownerless,
                 "ended_about": found.ended_about,
                 "partitions": [{"number": number, "served": served} for number, served in found.partitions.items()],
@@ -51,7 +58,7 @@ def status(as_json: bool, database: Database) -> None:
         return
     _print_counts(found.counts)
     click.echo()
-    _print_supervisors(found.supervisors)
+    _print_supervisors(found)
     for number, served in found.partitions.items():
         if not served and found.supervisors:
             click.echo(f"no live supervisor serves partition {number}")
@@ -60,6 +67,9 @@ def status(as_json: bool, database: Database) -> None:
         click.echo(f"no live supervisor takes tasks of type {text}")
     if found.ownerless:
         click.echo(f"{counted(found.ownerless, 'processing task')} of no registered supervisor")
+    if found.supervisors and found.capacity.demands:
+        click.echo()
+        _print_capacity(found)
 
 
 def _print_counts(counts: Sequence["views.Count"]) -> None:
@@ -82,26 +92,50 @@ def _print_counts(counts: Sequence["views.Count"]) -> None:
     )
 
 
-def _print_supervisors(supervisors: Sequence["views.Supervisor"]) -> None:
-    if not supervisors:
+def _print_supervisors(found: "views.Overview") -> None:
+    if not found.supervisors:
         click.echo("no supervisor is registered")
         return
     print_table(
-        ["SUPERVISOR", "HOST", "PID", "PROCESSES", "QUEUES", "PARTITIONS", "HOLDS", "LEASE UNTIL"],
+        ["SUPERVISOR", "HOST", "PID", "PROCESSES", "BUSY", "QUEUES", "PARTITIONS", "HOLDS", "LEASE UNTIL"],
         [
             [
                 str(each.id),
                 each.host,
                 str(each.pid),
                 each.processes,
+                f"{found.busy(each):.0%}",
                 ", ".join(each.queues) or "all",
                 ", ".join(map(str, each.partitions)) or "all",
                 each.claims,
                 _lease(each),
             ]
-            for each in supervisors
+            for each in found.supervisors
         ],
+        right=["BUSY"],
     )
+
+
+def _print_capacity(found: "views.Overview") -> None:
+    capacity = found.capacity
+    click.echo(f"of the last {duration(capacity.window)}:")
+    print_table(
+        ["TYPE", "BECAME DUE", "ATTEMPTS", "TAKES", "NEEDED"],
+        [
+            [
+                demand.task_type,
+                demand.became_due,
+                demand.attempts,
+                None if demand.seconds is None else duration(demand.seconds),
+                None if demand.needed is None else f"{demand.needed:,.1f}",
+            ]
+            for demand in capacity.demands
+        ],
+        right=["TAKES", "NEEDED"],
+    )
+    least = "at least " if any(demand.needed is None for demand in capacity.demands) else ""
+    there = sum(each.processes for each in found.supervisors if each.lease_seconds > 0)
+    click.echo(f"{least}{capacity.needed:,.1f} processes needed; there are {there:,}")
 
 
 def _lease(supervisor: "views.Supervisor") -> str:

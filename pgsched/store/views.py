@@ -4,6 +4,7 @@ Only reads, each statement with a snapshot of its own, and each so that ten mill
 Runs in the command line.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from psycopg.rows import class_row
 from psycopg.types.datetime import TimestamptzLoader
 
 from pgsched.model import Status
+from pgsched.store.capacity import Capacity, capacity, read_attempts
 from pgsched.store.refusals import refusals
 from pgsched.store.sql import load
-from pgsched.store.statements import rows, run, values
+from pgsched.store.statements import made, rows, run, values
 
 T = TypeVar("T")
 
@@ -55,6 +57,8 @@ class Count:
     """Queued: for how many seconds the oldest has been due; None when none is."""
     served: bool = True
     """Queued: whether a live supervisor knows the type and serves the queue."""
+    became_due: int | None = None
+    """Queued: how many became due in the seconds that `Capacity.window` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,8 @@ class Supervisor:
     lease_until: datetime
     lease_seconds: float
     """Until the lease runs out; negative when it has."""
+    age: float
+    """Seconds since it registered."""
     claims: int
     """Tasks that it holds."""
 
@@ -92,6 +98,7 @@ class Overview:
     """All ended tasks, as of the last ANALYZE; None: unknown."""
     partitions: dict[int, bool]
     """Those that the live tasks are split into, if they are, and whether a live supervisor serves each."""
+    capacity: Capacity
 
     @property
     def oldest_due(self) -> dict[str, float]:
@@ -101,6 +108,10 @@ class Overview:
             if count.oldest_due is not None:
                 found[count.queue] = max(count.oldest_due, found.get(count.queue, 0.0))
         return found
+
+    def busy(self, supervisor: Supervisor) -> float:
+        """The share of its time of late in which its processes had tasks."""
+        return self.capacity.busy(supervisor.id, supervisor.processes, supervisor.age)
 
     @property
     def unserved(self) -> list[Count]:
@@ -202,24 +213,24 @@ def status(conn: psycopg.Connection[Any], count_limit: int = COUNT_LIMIT) -> Ove
     with refusals("cannot read the status"), conn.transaction():
         # Just after a bulk load the planner knows nothing of the table, and would sort it.
         run(conn, "hints", _PATIENCE, "true")
-        queued = [
-            Count(
-                queue=queue, task_type=task_type, status=name, tasks=tasks, at_least=more, oldest_due=due, served=served
-            )
-            for queue, task_type, name, tasks, more, due, served in rows(conn, "status_queued", count_limit)
-        ]
+        window, attempts = read_attempts(conn)
+        queued = made(conn, class_row(Count), "status_queued", count_limit, window)
         processing = rows(conn, "status_processing")
         ended = rows(conn, "status_ended", count_limit)
         others = [
             Count(queue=queue, task_type=task_type, status=name, tasks=tasks, at_least=more)
             for queue, task_type, name, tasks, more in [row[:5] for row in processing] + ended
         ]
+        waiting = Counter[str]()
+        for count in queued:
+            waiting[count.task_type] += count.became_due or 0
         return Overview(
             counts=queued + others,
             supervisors=_read(conn, Supervisor, "list_supervisors", None),
             ownerless=sum(row[5] for row in processing),
             ended_about=values(conn, "status_size")[0],
             partitions=partitions(conn),
+            capacity=capacity(window, attempts, waiting),
         )
 
 

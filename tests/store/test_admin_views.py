@@ -11,6 +11,7 @@ from pgsched.errors import DatabaseError
 from pgsched.model import NewTask
 from pgsched.store import admin
 from pgsched.store.admin import Filter
+from pgsched.store.capacity import read_attempts
 from pgsched.store.enqueue import insert
 from pgsched.store.sql import load
 from tests.store.test_admin import Tasks
@@ -135,6 +136,76 @@ class TestStatus:
         assert busy.lease_seconds > 0
         assert found.ownerless == 3
 
+    def test_capacity(self, tasks: Tasks, connect: Connect) -> None:
+        """In five minutes 30 tasks of 20 s became due: work for two processes. Of four, one was busy."""
+        holder = supervisor(tasks, processes=4, registered_at="2020-01-01Z")
+        other = supervisor(tasks, processes=1, registered_at="2020-01-01Z")
+        tasks.make("completed", 10, claimed_by=holder)
+        tasks.make("completed", 5, claimed_by=holder, task_type="old")
+        tasks.make("queued", 20)
+        tasks.make("queued", 40, task_type="future")
+        tasks.make("queued", 2, task_type="unknown")
+        tasks.make("queued", 5, task_type="old")
+        # One of them waits for the only process.
+        tasks.make("processing", 2, claimed_by=other, task_type="long")
+        tasks.sql(
+            "UPDATE scheduled_tasks SET started_at = now() - interval '30 s', finished_at = now() - interval '10 s'"
+            " WHERE status = 'completed'"
+        )
+        tasks.sql("UPDATE scheduled_tasks SET run_at = now() - interval '1 minute'")
+        tasks.sql("UPDATE scheduled_tasks SET run_at = now() + interval '1 minute' WHERE task_type = 'future'")
+        tasks.sql("UPDATE scheduled_tasks SET run_at = now() - interval '1 hour' WHERE task_type IN ('old', 'long')")
+        tasks.sql("UPDATE scheduled_tasks SET started_at = now() - interval '600 s' WHERE status = 'processing'")
+        found = admin.status(connect())
+        shown = {
+            each.task_type: (each.attempts, each.became_due, each.seconds and round(each.seconds), each.needed)
+            for each in found.capacity.demands
+        }
+        assert shown == {
+            "a": (10, 30, 20, pytest.approx(2.0)),
+            "old": (5, 0, 20, 0.0),
+            "unknown": (0, 2, None, None),
+            "long": (0, 0, 600, 0.0),
+        }
+        assert found.capacity.window == 300
+        assert found.capacity.needed == pytest.approx(2.0)
+        assert {each.id: round(found.busy(each), 2) for each in found.supervisors} == {holder: 0.25, other: 1.0}
+
+    def test_capacity_of_failed_attempts(self, tasks: Tasks, connect: Connect) -> None:
+        holder = supervisor(tasks, processes=1, registered_at="2020-01-01Z")
+        for seconds, ago in ((20, 10), (40, 280), (100, 301)):
+            tasks.sql(
+                "INSERT INTO pgsched_failures (task_id, attempt, fence, task_type, outcome, error, seconds, supervisor,"
+                " failed_at) VALUES (1, 1, 1, 'a', 'crashed', 'e', %s, %s, now() - make_interval(secs => %s))",
+                seconds,
+                holder,
+                ago,
+            )
+        found = admin.status(connect())
+        [demand] = found.capacity.demands
+        assert (demand.attempts, demand.became_due, demand.seconds) == (2, 2, 30)
+        assert demand.needed == pytest.approx(0.2)
+        # Of the older one, 20 s were before.
+        assert found.busy(found.supervisors[0]) == pytest.approx(40 / 300, abs=0.01)
+
+    def test_capacity_of_a_supervisor_that_is_new(self, tasks: Tasks, connect: Connect) -> None:
+        holder = supervisor(tasks, processes=2)
+        tasks.sql("UPDATE pgsched_supervisors SET registered_at = now() - interval '100 s'")
+        tasks.make("completed", 10, claimed_by=holder)
+        tasks.sql("UPDATE scheduled_tasks SET started_at = now() - interval '10 s', finished_at = now()")
+        found = admin.status(connect())
+        assert found.busy(found.supervisors[0]) == pytest.approx(0.5, abs=0.1)
+
+    def test_capacity_of_many_attempts_is_of_a_shorter_time(self, tasks: Tasks, connect: Connect) -> None:
+        tasks.make("completed", 100)
+        tasks.sql(
+            "UPDATE scheduled_tasks SET run_at = now() - interval '1 hour', started_at = now() - interval '1 hour',"
+            " finished_at = now() - make_interval(secs => id - (SELECT min(id) FROM scheduled_tasks))"
+        )
+        window, attempts = read_attempts(connect(), 20)
+        assert 19 <= window < 60
+        assert sum(each.ended for each in attempts) == 20
+
     def test_size_of_the_ended_part(self, tasks: Tasks, connect: Connect) -> None:
         tasks.make("completed", 50)
         tasks.sql("ANALYZE scheduled_tasks")
@@ -150,6 +221,7 @@ class TestStatus:
         failed = (None, ["failed"], None, None, 100)
         for name, arguments in (
             ("status_ended", (1000,)),
+            ("status_attempts", (1000, 300.0)),
             ("list_tasks", everything),
             ("list_tasks", failed),
             ("show_task", (1,)),

@@ -116,6 +116,38 @@ class TestStatus:
         )
         assert found["oldest_due"]["default"] >= 0
 
+    def test_how_many_processes_are_needed(self, run: InProcess, sql: Sql) -> None:
+        """Of tasks of a minute ten became due in five; two of six processes do them. Of another type nobody knows."""
+        for number, until in enumerate(("now() + interval '1 hour'", "now() - interval '1 hour'"), start=1):
+            sql(
+                "INSERT INTO pgsched_supervisors (host, boot_id, pid_namespace, pid, started_ticks, processes,"
+                f" registered_at, lease_until) VALUES ('h', 'b', 1, 1, 1, %s, now() - interval '1 day', {until})",
+                number * 6,
+            )
+        ended = "now() - interval '100 s', 'completed', now() - interval '80 s', now() - interval '20 s'"
+        sql(
+            "INSERT INTO scheduled_tasks (task_type, run_at, status, started_at, finished_at, claimed_by)"
+            f" SELECT 'compress', {ended}, (SELECT min(id) FROM pgsched_supervisors) FROM generate_series(1, 10)"
+        )
+        insert(sql, task_type="other")
+        sql("UPDATE scheduled_tasks SET run_at = now() WHERE status = 'queued'")
+        lines = run("status").out.splitlines()
+        assert [line.split()[3:5] for line in lines if line.endswith("left)") or "over for" in line] == [
+            ["6", "33%"],
+            ["12", "0%"],
+        ]
+        assert lines[-4:] == [
+            "TYPE      BECAME DUE  ATTEMPTS  TAKES  NEEDED",
+            "compress          10        10  1m00s     2.0",
+            "other              1         0      -       -",
+            "at least 2.0 processes needed; there are 6",
+        ]
+        found = parsed(run("status", "--json"))
+        assert found["capacity"]["window"] == 300
+        assert [demand["task_type"] for demand in found["capacity"]["task_types"]] == ["compress", "other"]
+        assert found["capacity"]["needed"] == pytest.approx(2.0)
+        assert [round(each["busy"], 2) for each in found["supervisors"]] == [0.33, 0.0]
+
 
 class TestTasks:
     def test_newest_first_with_the_first_line_of_the_error(self, run: InProcess, sql: Sql) -> None:
@@ -217,7 +249,7 @@ class TestCancel:
         assert " on " in run("tasks").out
         assert "lease until" in run("show", str(task_id)).out
         lines = run("status").out.splitlines()
-        assert lines[4].split()[3:7] == ["1", "all", "all", "1"]
+        assert [word for word in lines[4].split()[3:8] if not word.endswith("%")] == ["1", "all", "all", "1"]
         assert "left)" in lines[4]
         assert run("cancel", str(task_id)).code == 0
         supervisor.wait_for(f"cancelled task_id={task_id}")

@@ -4,6 +4,7 @@ SELECT supervisor.id, supervisor.host, supervisor.pid, supervisor.processes, sup
        supervisor.partitions,
        supervisor.version, supervisor.listening, supervisor.registered_at, supervisor.lease_until,
        extract(epoch FROM supervisor.lease_until - now())::float8 AS lease_seconds,
+       extract(epoch FROM now() - supervisor.registered_at)::float8 AS age,
        (SELECT count(*) FROM scheduled_tasks_live
         WHERE status = 'processing' AND claimed_by = supervisor.id) AS claims
 FROM pgsched_supervisors supervisor

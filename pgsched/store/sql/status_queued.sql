@@ -1,6 +1,8 @@
--- Queued tasks by queue and type: how many, for how long the oldest has been due, and whether a live supervisor would take
--- them. $1 bigint: where counting stops in each (task_type, queue, priority).
--- Index: scheduled_tasks_due: one probe a group to find it, one range a group to count it. No locks.
+-- Queued tasks by queue and type: how many, for how long the oldest has been due, whether a live supervisor would take
+-- them, and how many became due of late. $1 bigint: where counting stops in each (task_type, queue, priority); $2 float8:
+-- of how many seconds "of late" is.
+-- Index: scheduled_tasks_due: one probe a group to find it, one range a group to count it, and a part of it once more. No
+-- locks.
 WITH RECURSIVE found AS (
     (SELECT task_type, queue, priority, run_at
      FROM scheduled_tasks_live
@@ -27,16 +29,28 @@ SELECT found.queue, found.task_type, 'queued' AS status, least(sum(counted.tasks
            SELECT FROM pgsched_supervisors
            WHERE lease_until > now() AND found.task_type = ANY (task_types)
              AND (queues = '{}' OR found.queue = ANY (queues))
-       ) AS served
+       ) AS served,
+       sum(counted.became_due)::bigint AS became_due
 FROM found
 CROSS JOIN LATERAL (
-    SELECT count(*) AS tasks
-    FROM (
-        SELECT FROM scheduled_tasks_live task
-        WHERE task.status = 'queued' AND task.task_type = found.task_type AND task.queue = found.queue
-          AND task.priority = found.priority
-        LIMIT $1::bigint
-    ) AS counting
+    SELECT (
+        SELECT count(*)
+        FROM (
+            SELECT FROM scheduled_tasks_live task
+            WHERE task.status = 'queued' AND task.task_type = found.task_type AND task.queue = found.queue
+              AND task.priority = found.priority
+            LIMIT $1::bigint
+        ) AS counting
+    ) AS tasks, (
+        SELECT count(*)
+        FROM (
+            SELECT FROM scheduled_tasks_live task
+            WHERE task.status = 'queued' AND task.task_type = found.task_type AND task.queue = found.queue
+              AND task.priority = found.priority
+              AND task.run_at > now() - make_interval(secs => $2::float8) AND task.run_at <= now()
+            LIMIT $1::bigint
+        ) AS counting
+    ) AS became_due
 ) AS counted
 GROUP BY found.queue, found.task_type
 ORDER BY found.queue, found.task_type
