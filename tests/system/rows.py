@@ -93,6 +93,11 @@ class Rows:
         """How many rows there are for which an SQL condition is true."""
         return int(self._server.value(f"SELECT count(*) FROM scheduled_tasks WHERE {condition}", dsn=self._dsn))
 
+    def ids(self, condition: str) -> set[int]:
+        """The rows for which an SQL condition is true."""
+        rows = self._server.sql(f"SELECT id FROM scheduled_tasks WHERE {condition}", dsn=self._dsn)
+        return {number for (number,) in rows}
+
     def all_ended(self, *, timeout: float = PATIENCE) -> None:
         """Wait until no row is queued or running."""
         eventually(
