@@ -145,7 +145,9 @@ class TestStatus:
         tasks.make("queued", 20)
         tasks.make("queued", 40, task_type="future")
         tasks.make("queued", 2, task_type="unknown")
-        tasks.make("processing", 1, claimed_by=other, task_type="long")
+        tasks.make("queued", 5, task_type="old")
+        # One of them waits for the only process.
+        tasks.make("processing", 2, claimed_by=other, task_type="long")
         tasks.sql(
             "UPDATE scheduled_tasks SET started_at = now() - interval '30 s', finished_at = now() - interval '10 s'"
             " WHERE status = 'completed'"

@@ -15,7 +15,7 @@ from pgsched.config import Settings
 from pgsched.errors import ExitCode
 from pgsched.ops.unit import Service
 from pgsched.pool.settings import PoolSettings
-from tests.pages import blocks, sections
+from tests.pages import sections
 from tests.support import ROOT
 
 UNITS = ["pgsched.service", "pgsched@.service"]
@@ -125,7 +125,8 @@ def _commands() -> list[str]:
     """Every line of the page that is to be typed, but for the section that test_acceptance.py types as it stands."""
     parts = sections((ROOT / "docs/systemd.md").read_text())
     del parts["Install"]
-    return [line.strip() for part in parts.values() for block in blocks(part, "sh") for line in block.text.splitlines()]
+    found = re.findall(r"^ *```sh\n(.*?)^ *```", "".join(parts.values()), re.MULTILINE | re.DOTALL)
+    return [line.strip() for block in found for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("command", _commands())
