@@ -20,7 +20,8 @@ def test_the_snapshot_is_held_by_an_idle_session_until_the_end(server: Server, d
         )
         server.sql("DELETE FROM scheduled_tasks", dsn=dsn)
         server.sql("VACUUM scheduled_tasks", dsn=dsn)
-        assert server.value("SELECT pg_stat_get_dead_tuples('scheduled_tasks_live'::regclass)", dsn=dsn) == 100
+        # Empty pages at the end would have been given back; how many rows are dead is told late, and some twice.
+        assert server.value("SELECT pg_relation_size('scheduled_tasks_live')", dsn=dsn) > 0
     assert server.value(HELD, APPLICATION, dsn=dsn) == 0
 
 

@@ -15,14 +15,12 @@ from pgsched import App, Enqueuer, Retry, Task, TaskContext
 from pgsched.cli import guard
 from pgsched.cli.commands import pgsched
 from pgsched.errors import ExitCode
-from pgsched.ops import telemetry
 from tests.pages import blocks, queries, rows, sections
 from tests.support import ROOT, Server, eventually
 from tests.system.conftest import CommandLine
 
 PLACE = ROOT / "docs/reference"
 OPTIONS = sections((PLACE / "options.md").read_text())
-OBSERVING = (PLACE.parent / "observing.md").read_text()
 PYTHON = sections((PLACE / "python.md").read_text())
 CODES = (PLACE / "exit-codes.md").read_text()
 METRICS = (PLACE / "metrics.md").read_text()
@@ -159,16 +157,6 @@ def families(address: str, at_least: str) -> set[tuple[str, str]] | None:
         if not family.name.startswith(("process_", "python_"))
     }
     return names if any(family.name == at_least and family.samples for family in found) else None
-
-
-def test_every_event_of_the_log_is_there() -> None:
-    """As far as its name stands where it is told; those of attempts and of the pool stand in tables of ``ops``."""
-    sources = "".join(path.read_text() for path in (ROOT / "pgsched").rglob("*.py"))
-    told = set(re.findall(r'(?:emit|event)\(\s*"([a-z_]+)"', sources))
-    told |= {name for name, _ in telemetry._EVENTS.values()} | set(telemetry._POOL_LEVELS)
-    shown = set(re.findall(r"`([a-z_]+)`", "".join(row[1] for row in rows(sections(OBSERVING)["Logs"]))))
-    assert shown == told
-    assert len(shown) > 40
 
 
 @pytest.mark.parametrize("table", TABLES)
