@@ -27,41 +27,36 @@
 -- The candidates stop at the limit, so the groups after it are not touched. They are materialised, so the advisory lock is
 -- asked for once for each of them and for no other row, whatever the plan. In other statements a join by id is written as
 -- ANY (ARRAY[...]), because with = the planner may turn it around, and walk over all tasks to find the few that are meant.
---
--- Of a claim of one row most is the start of the plan, so each step of it counts: hence unnest in a SELECT list, where the
--- groups need no table of their own, and one running sum, instead of another plan for the rare case.
 WITH candidate AS MATERIALIZED (
-    SELECT id, place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before
-    FROM (
-        SELECT due.id, due.place, due.size
-        FROM (
-            SELECT unnest($4::text[]) AS task_type, unnest($5::text[]) AS queue, unnest($6::smallint[]) AS priority,
-                   unnest($7::bigint[]) AS quota, unnest($8::timestamptz[]) AS floor_run_at,
-                   unnest($9::bigint[]) AS floor_id, unnest($10::boolean[]) AS passing
-        ) AS want
-        CROSS JOIN LATERAL (
-            SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
-            FROM scheduled_tasks_live AS task
-            WHERE task.status = 'queued'
-              AND task.task_type = want.task_type
-              AND task.queue = want.queue
-              AND task.priority = want.priority
-              AND task.run_at <= now()
-              AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
-              AND (NOT want.passing OR age(task.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)))
-            ORDER BY task.run_at, task.id
-            LIMIT want.quota
-            FOR UPDATE SKIP LOCKED
-        ) AS due
-        LIMIT $3::bigint
-    ) AS found
+    SELECT due.id, due.place, due.size
+    FROM unnest($4::text[], $5::text[], $6::smallint[], $7::bigint[], $8::timestamptz[], $9::bigint[], $10::boolean[])
+        AS want (task_type, queue, priority, quota, floor_run_at, floor_id, passing)
+    CROSS JOIN LATERAL (
+        SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
+        FROM scheduled_tasks_live AS task
+        WHERE task.status = 'queued'
+          AND task.task_type = want.task_type
+          AND task.queue = want.queue
+          AND task.priority = want.priority
+          AND task.run_at <= now()
+          AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
+          AND (NOT want.passing OR age(task.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)))
+        ORDER BY task.run_at, task.id
+        LIMIT want.quota
+        FOR UPDATE SKIP LOCKED
+    ) AS due
+    LIMIT $3::bigint
 ), supervisor AS MATERIALIZED (
     SELECT FROM pgsched_supervisors
     WHERE id = $1::bigint AND EXISTS (SELECT FROM candidate) AND lease_until > clock_timestamp() FOR KEY SHARE
 ), asked AS MATERIALIZED (
     SELECT id, place, pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer) AS locked
     FROM candidate
-    WHERE before < 4194304 AND EXISTS (SELECT FROM supervisor)
+    WHERE EXISTS (SELECT FROM supervisor)
+      AND ((SELECT sum(size) FROM candidate) <= 4194304
+           OR id IN (SELECT id
+                     FROM (SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM candidate) AS sized
+                     WHERE before < 4194304))
 ), claimed AS (
     UPDATE scheduled_tasks_live AS task
     SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,

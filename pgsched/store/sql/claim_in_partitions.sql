@@ -5,39 +5,37 @@
 -- Index: scheduled_tasks_due of the group's partition; the comparison of its number keeps all others out of the plan when
 -- it is run. Then each row by where it lies. Locks: see claim.sql.
 WITH candidate AS MATERIALIZED (
-    SELECT id, place, partition, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before
-    FROM (
-        SELECT due.id, due.place, due.size, want.partition
-        FROM (
-            SELECT unnest($4::text[]) AS task_type, unnest($5::text[]) AS queue, unnest($6::smallint[]) AS priority,
-                   unnest($7::bigint[]) AS quota, unnest($8::timestamptz[]) AS floor_run_at,
-                   unnest($9::bigint[]) AS floor_id, unnest($10::boolean[]) AS passing,
-                   unnest($11::integer[]) AS partition
-        ) AS want
-        CROSS JOIN LATERAL (
-            SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
-            FROM scheduled_tasks_live AS task
-            WHERE pgsched_partition(task.id, task.unique_key) = want.partition
-              AND task.status = 'queued'
-              AND task.task_type = want.task_type
-              AND task.queue = want.queue
-              AND task.priority = want.priority
-              AND task.run_at <= now()
-              AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
-              AND (NOT want.passing OR age(task.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)))
-            ORDER BY task.run_at, task.id
-            LIMIT want.quota
-            FOR UPDATE SKIP LOCKED
-        ) AS due
-        LIMIT $3::bigint
-    ) AS found
+    SELECT due.id, due.place, due.size, want.partition
+    FROM unnest($4::text[], $5::text[], $6::smallint[], $7::bigint[], $8::timestamptz[], $9::bigint[], $10::boolean[],
+                $11::integer[])
+        AS want (task_type, queue, priority, quota, floor_run_at, floor_id, passing, partition)
+    CROSS JOIN LATERAL (
+        SELECT task.id, task.ctid AS place, pg_column_size(task.payload) AS size
+        FROM scheduled_tasks_live AS task
+        WHERE pgsched_partition(task.id, task.unique_key) = want.partition
+          AND task.status = 'queued'
+          AND task.task_type = want.task_type
+          AND task.queue = want.queue
+          AND task.priority = want.priority
+          AND task.run_at <= now()
+          AND (task.run_at, task.id) >= (want.floor_run_at, want.floor_id)
+          AND (NOT want.passing OR age(task.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)))
+        ORDER BY task.run_at, task.id
+        LIMIT want.quota
+        FOR UPDATE SKIP LOCKED
+    ) AS due
+    LIMIT $3::bigint
 ), supervisor AS MATERIALIZED (
     SELECT FROM pgsched_supervisors
     WHERE id = $1::bigint AND EXISTS (SELECT FROM candidate) AND lease_until > clock_timestamp() FOR KEY SHARE
 ), asked AS MATERIALIZED (
     SELECT id, place, partition, pg_try_advisory_xact_lock($2::integer, (id % 2147483647)::integer) AS locked
     FROM candidate
-    WHERE before < 4194304 AND EXISTS (SELECT FROM supervisor)
+    WHERE EXISTS (SELECT FROM supervisor)
+      AND ((SELECT sum(size) FROM candidate) <= 4194304
+           OR id IN (SELECT id
+                     FROM (SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM candidate) AS sized
+                     WHERE before < 4194304))
 ), claimed AS (
     UPDATE scheduled_tasks_live AS task
     SET status = 'processing', fence = task.fence + 1, claimed_by = $1::bigint,
