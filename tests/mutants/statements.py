@@ -702,7 +702,7 @@ FUNCTIONS: Final = (
         "made-refused",
         "RAISE EXCEPTION '%', SQLERRM",
         "RAISE",
-        "test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",
+        "test_a_range_that_a_trigger_of_yours_forbids_is_no_outage",
     ),
     _function(
         "dropped-age",

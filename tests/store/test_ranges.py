@@ -364,6 +364,22 @@ async def test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers(empt
     assert heard.names == ["pruned", "ranges_not_made"]
 
 
+async def test_a_range_that_a_trigger_of_yours_forbids_is_no_outage(dsn: str, table: Table) -> None:
+    """Whatever kind of error it is: the server is there."""
+    table.sql(
+        "CREATE FUNCTION no_more() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'too many tables' USING ERRCODE = 'program_limit_exceeded'; END $$"
+    )
+    table.sql(
+        "CREATE EVENT TRIGGER no_more ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION no_more()"
+    )
+    heard = Heard()
+    async with supervisor(dsn) as me:
+        await Pruner(me.store, heard, older_than=7 * DAY).turn()
+        assert me.store.outage.count == 0
+    assert heard.names == ["ranges_not_made"]
+
+
 async def test_a_range_that_cannot_be_dropped_is_told_and_its_tasks_go_by_batches(dsn: str, table: Table) -> None:
     """Somebody has made a view of the oldest, which is the first to be dropped."""
     oldest, old = (make_old_range(table, days) for days in (20, 10))
