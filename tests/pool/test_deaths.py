@@ -18,6 +18,7 @@ import pytest
 
 from pgsched.model import Claim, Outcome, OutcomeKind
 from pgsched.pool.deaths import LOST
+from pgsched.pool.slot import Slot
 from tests.pool.conftest import Harness, app_in, pooled
 from tests.support import eventually, eventually_async, gone, process
 
@@ -198,17 +199,28 @@ async def test_reports_that_the_worker_has_not_sent_yet_outlive_it(tmp_path: Pat
         assert [harness.outcomes[each].result for each in before] == ["0", "1", "2", "3"]
 
 
+def start_together(harness: Harness, *claims: tuple[Claim, bool]) -> Slot:
+    """Start tasks in one frame, so that the worker has the ticket of the next when one ends; whether each is brief."""
+    slot = harness.pool._workers.slots[0]
+    for claim, brief in claims:
+        slot.stage(claim, math.inf, None, time.monotonic(), brief=brief)
+        harness.dispatched[claim.task_id] = claim
+    assert slot.flush() == []
+    return slot
+
+
 async def test_reports_do_not_wait_behind_a_task_that_turns_out_long(tmp_path: Path) -> None:
     done, mark = tmp_path / "done", tmp_path / "mark"
     async with pooled() as harness:
-        first = harness.start("echo", '{"value": "é"}', ahead=9)
-        last = harness.start("wait_for", json.dumps({"path": str(done), "mark": str(mark)}), ahead=9)
+        first = harness.claim("echo", '{"value": "é"}')
+        last = harness.claim("wait_for", json.dumps({"path": str(done), "mark": str(mark)}))
+        start_together(harness, (first, True), (last, True))
         eventually(mark.exists)
         harness.pool.turn()
-        assert harness.outcomes[first].result == '"é"'
-        assert [running.claim.task_id for running in harness.pool.running()] == [last]
+        assert harness.outcomes[first.task_id].result == '"é"'
+        assert [running.claim.task_id for running in harness.pool.running()] == [last.task_id]
         done.touch()
-        assert (await harness.outcome(last)).kind is OutcomeKind.RETURNED
+        assert (await harness.outcome(last.task_id)).kind is OutcomeKind.RETURNED
 
 
 async def test_a_report_does_not_wait_behind_a_task_that_is_not_brief(tmp_path: Path) -> None:
@@ -217,12 +229,7 @@ async def test_a_report_does_not_wait_behind_a_task_that_is_not_brief(tmp_path: 
     async with pooled() as harness:
         first = harness.claim("noop")
         last = harness.claim("wait_for", json.dumps({"path": str(done), "mark": str(mark)}))
-        slot = harness.pool._workers.slots[0]
-        # In one frame, so that the worker has the ticket of the second when the first one ends.
-        for claim, brief in ((first, True), (last, False)):
-            slot.stage(claim, math.inf, None, time.monotonic(), brief=brief)
-            harness.dispatched[claim.task_id] = claim
-        assert slot.flush() == []
+        slot = start_together(harness, (first, True), (last, False))
         eventually(mark.exists)
         assert slot.process is not None
         sock = slot.process.sock

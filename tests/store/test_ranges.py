@@ -368,7 +368,7 @@ async def test_a_range_that_a_trigger_of_yours_forbids_is_no_outage(dsn: str, ta
     """Whatever kind of error it is: the server is there."""
     table.sql(
         "CREATE FUNCTION no_more() RETURNS event_trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE 'too many tables' USING ERRCODE = 'program_limit_exceeded'; END $$"
+        " $$ BEGIN RAISE 'not now' USING ERRCODE = 'object_not_in_prerequisite_state'; END $$"
     )
     table.sql(
         "CREATE EVENT TRIGGER no_more ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION no_more()"
