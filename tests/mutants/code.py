@@ -921,14 +921,14 @@ STORE: Final = (
         "store/line.py",
         "            except (psycopg.Error, DatabaseError, OSError) as error:\n                await self._discard()\n",
         "            except (psycopg.Error, DatabaseError, OSError) as error:\n",
-        CONNECTION,
+        f"{CONNECTION}::TestDeadline::test_what_was_refused_does_not_keep_its_connection",
     ),
     Mutant(
         "line-discard-cancelled",
         "store/line.py",
         "            except BaseException:\n                await self._discard()\n                raise\n",
         "",
-        CONNECTION,
+        f"{CONNECTION}::TestDeadline::test_what_was_cancelled_does_not_keep_its_connection",
     ),
     Mutant(
         "connect-deadline",
@@ -1011,7 +1011,13 @@ STORE: Final = (
         "",
         f"{PASSWORDS}::test_what_a_function_prints_is_no_password",
     ),
-    Mutant("cut-late", "store/connection.py", "            cut(connection)\n", "", f"{CONNECTION}::TestDeadline"),
+    Mutant(
+        "cut-late",
+        "store/connection.py",
+        "            cut(connection)\n",
+        "",
+        f"{CONNECTION}::TestDeadline::test_a_silent_server_is_cut_off",
+    ),
     Mutant(
         "cut-wait",
         "store/connection.py",

@@ -299,6 +299,7 @@ class TestDeadline:
         with pytest.raises(DeadlineError, match=r"within 0.3 s"):
             await deadline(connection, connection.execute("SELECT 1"), 0.3)
         assert time.monotonic() - started < 10
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nobody waits for it any more"
         await connection.close()
         proxy.pass_on()
 
@@ -314,6 +315,29 @@ class TestDeadline:
             assert time.monotonic() - started < 30
             proxy.pass_on()
             assert await me.store.renew(me.id, 60)
+
+    async def test_what_was_cancelled_does_not_keep_its_connection(self, proxy: Proxy, dsn: str) -> None:
+        """Or the server would go on with it until the next call comes."""
+        async with supervisor(proxy.dsn, db_timeout=60) as me:
+            before = proxy.open
+            with psycopg.connect(dsn) as other:
+                other.execute("SELECT FROM pgsched_supervisors FOR UPDATE")
+                call = asyncio.create_task(me.store.renew(me.id, 60))
+                await asyncio.wait({call}, timeout=0.1)
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+                await eventually_async(lambda: proxy.open < before)
+
+    async def test_what_was_refused_does_not_keep_its_connection(self, proxy: Proxy, table: Table) -> None:
+        """The next session may have another role, or another search_path."""
+        async with supervisor(proxy.dsn) as me:
+            before = proxy.open
+            table.sql("ALTER TABLE pgsched_supervisors RENAME TO elsewhere")
+            with pytest.raises(DatabaseError, match="does not exist"):
+                await me.store.renew(me.id, 60)
+            await eventually_async(lambda: proxy.open < before)
+            table.sql("ALTER TABLE elsewhere RENAME TO pgsched_supervisors")
 
     async def test_a_session_that_is_not_answered_at_its_beginning_is_cut_off(self, proxy: Proxy) -> None:
         store = Store(proxy.dsn, db_timeout=0.5)
