@@ -24,7 +24,7 @@ COMMANDS: Final = (
         "ops/http.py",
         "        await _linger(reader)\n",
         "",
-        "unit/test_http.py::test_a_refused_body_does_not_cost_the_answer",
+        "unit/test_http.py::test_who_sends_on_after_the_answer_is_not_cut_off",
     ),
     Mutant(
         "http-close",

@@ -234,7 +234,8 @@ DUTIES: Final = (
         "supervisor/changing.py",
         "            if changes.taken == taken:\n",
         "            if True:\n",
-        "unit/test_changing.py::test_what_changes_while_the_row_is_told_is_told_next",
+        "unit/test_changing.py::"
+        "test_a_number_that_is_asked_for_while_the_row_is_told_is_answered_though_it_changes_nothing",
     ),
     Mutant(
         "changes-told",

@@ -193,9 +193,11 @@ async def test_what_was_sent_ahead_to_a_slot_that_goes_is_taken_back(tmp_path: P
         await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
 
 
-async def test_a_task_is_held_to_its_limit_in_a_slot_that_goes() -> None:
+async def test_a_task_is_held_to_its_limit_in_a_slot_that_goes(tmp_path: Path) -> None:
     async with pooled(processes=2, grace=0.2) as harness:
-        tasks = [harness.start("stubborn", timeout=0.3) for _ in range(2)]
+        marks = [tmp_path / str(number) for number in range(2)]
+        tasks = [harness.start("stubborn", json.dumps({"mark": str(mark)}), timeout=0.3) for mark in marks]
+        await eventually_async(lambda: all(mark.exists() for mark in marks), every=0.001)
         harness.pool.resize(1)
         kinds = {(await harness.outcome(task)).kind for task in tasks}
         assert OutcomeKind.TIMED_OUT in kinds
@@ -218,7 +220,10 @@ async def test_the_slots_of_a_pool_that_was_made_smaller_leave_no_descriptor() -
 @METHODS
 async def test_new_code_is_taken_and_a_running_task_ends_in_the_old(method: str, tmp_path: Path) -> None:
     async with written(tmp_path, processes=2, start_method=method) as harness:
+        # So that it is in the slot whose turn would come first.
+        await harness.free(2)
         task = await begun(harness, tmp_path)
+        assert [running.slot for running in harness.pool.running()] == [0]
         before, forkserver = set(harness.workers()), harness.forkserver
         write(tmp_path, SECOND)
         await harness.reload()

@@ -141,6 +141,21 @@ async def test_a_refused_body_does_not_cost_the_answer() -> None:
         assert (await ask(address, request))[0] == 405
 
 
+async def test_who_sends_on_after_the_answer_is_not_cut_off() -> None:
+    """He may not read before he has sent all that he said he would."""
+    async with serving() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST /metrics HTTP/1.1\r\nContent-Length: 10000\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert (await reader.read()).startswith(b"HTTP/1.1 405 ")
+        for _ in range(10):
+            writer.write(b"x" * 1000)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+        await writer.wait_closed()
+
+
 @pytest.mark.parametrize(
     "request_",
     [
