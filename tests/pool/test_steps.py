@@ -28,6 +28,8 @@ STRIDE = 15
 GATHERED = "RRIIII RRRIII RRRRII RRRRCI"
 """How many reports gather before they are sent depends on the time that the tasks take; at the latest the long one is
 in the way."""
+AHEAD = "RRRCII RRRIII"
+"""A worker that has nothing to do reads a run before its ticket comes: then it has not begun it."""
 
 
 class Step(NamedTuple):
@@ -131,8 +133,8 @@ async def die_at(harness: Harness, marks: Marks, step: Step, ahead: int = 9) -> 
         pytest.param("_ticket", "call", 1, "RIIIII", id="before the next ticket is taken"),
         pytest.param("_ticket", "return", 1, "RCIIII", id="ticket taken"),
         pytest.param("_ticket", "return", 3, "RRRCII", id="ticket taken, its run not received"),
-        pytest.param("decode_runs", "call", 1, "RRRCII", id="run received, its memfd not read"),
-        pytest.param("decode_runs", "return", 1, "RRRCII", id="run and memfd read"),
+        pytest.param("decode_runs", "call", 1, AHEAD, id="run received, its memfd not read"),
+        pytest.param("decode_runs", "return", 1, AHEAD, id="run and memfd read"),
         pytest.param("_attempt", "call", 1, "RCIIII", id="before the start is noted"),
         pytest.param("_call", "call", 1, "RCIIII", id="start noted, the task not begun"),
         pytest.param("_call", "return", 2, "RCIIII", id="task ended, no report made"),
