@@ -52,17 +52,34 @@ def test_no_statement_stands_in_python(path: Path) -> None:
     ] == []
 
 
-def test_the_settle_of_a_bound_supervisor_differs_in_nothing_but_the_partition() -> None:
+TWINS = {
+    "settle_completed": (
+        [", $7::integer[]", ", partition"],
+        ["pgsched_partition(task.id, task.unique_key) = verdict.partition\n      AND "],
+    ),
+    "claim": (
+        [
+            *(",\n                $11::integer[]", ", want.partition", ", asked.partition"),
+            *(",\n       NULL::integer AS partition", ", partition"),
+        ],
+        [
+            "pgsched_partition(task.id, task.unique_key) = want.partition\n          AND ",
+            "pgsched_partition(task.id, task.unique_key) = asked.partition\n      AND ",
+        ],
+    ),
+}
+"""What only the statement of a bound supervisor says: where the partition goes, and where it is compared."""
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_the_statement_of_a_bound_supervisor_differs_in_nothing_but_the_partition(name: str) -> None:
     """They are two because a plan that may leave partitions out has to compare the number of each row."""
-    both, bound = (
-        re.sub(r"--.*\n", "", load(name).decode()) for name in ("settle_completed", "settle_completed_in_partitions")
-    )
-    for words in (", $7::integer[]", ", partition"):
-        assert words in bound
-        bound = bound.replace(words, "")
-    guard = "pgsched_partition(task.id, task.unique_key) = verdict.partition\n      AND "
-    assert guard in bound
-    assert bound.replace(guard, "") == both
+    both, bound = (re.sub(r"--.*\n", "", load(each).decode()) for each in (name, f"{name}_in_partitions"))
+    words, guards = TWINS[name]
+    for each in (*words, *guards):
+        assert each in bound
+        bound = bound.replace(each, "")
+    assert bound == both
 
 
 def test_an_unknown_name_is_an_error() -> None:
