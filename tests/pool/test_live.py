@@ -60,12 +60,22 @@ async def written(directory: Path, source: str = FIRST, **settings: Any) -> Asyn
         yield harness
 
 
-async def begun(harness: Harness, directory: Path, name: str = "0") -> int:
-    """Start a task that waits for the file "done", and wait until it runs; its id."""
+async def begun(harness: Harness, directory: Path, name: str = "0", done: str = "done") -> int:
+    """Start a task that waits for the file `done`, and wait until it runs; its id."""
     mark = directory / f"mark {name}"
-    task = harness.start("wait_for", json.dumps({"path": str(directory / "done"), "mark": str(mark)}))
+    task = harness.start("wait_for", json.dumps({"path": str(directory / done), "mark": str(mark)}))
     await eventually_async(mark.exists)
     return task
+
+
+async def begun_in_the_first_slot(harness: Harness, directory: Path) -> tuple[int, Path]:
+    """Start such a task in the first of two slots, the other one being free; its id, and the file that it waits for."""
+    # Which slot is given a task first depends on which worker was ready first, so that both are given one.
+    done = {await begun(harness, directory, name, f"done {name}"): directory / f"done {name}" for name in "01"}
+    first, other = (running.claim.task_id for running in sorted(harness.pool.running(), key=lambda one: one.slot))
+    done[other].touch()
+    assert (await harness.outcome(other)).kind is OutcomeKind.RETURNED
+    return first, done[first]
 
 
 async def value(harness: Harness, task_type: str) -> str | None:
@@ -220,10 +230,7 @@ async def test_the_slots_of_a_pool_that_was_made_smaller_leave_no_descriptor() -
 @METHODS
 async def test_new_code_is_taken_and_a_running_task_ends_in_the_old(method: str, tmp_path: Path) -> None:
     async with written(tmp_path, processes=2, start_method=method) as harness:
-        # So that it is in the slot whose turn would come first.
-        await harness.free(2)
-        task = await begun(harness, tmp_path)
-        assert [running.slot for running in harness.pool.running()] == [0]
+        task, done = await begun_in_the_first_slot(harness, tmp_path)
         before, forkserver = set(harness.workers()), harness.forkserver
         write(tmp_path, SECOND)
         await harness.reload()
@@ -232,7 +239,7 @@ async def test_new_code_is_taken_and_a_running_task_ends_in_the_old(method: str,
         assert await value(harness, "version") == "2"
         assert len(before & set(harness.workers())) == 1, "the one that runs the task"
         assert harness.said("reload_finished") == []
-        (tmp_path / "done").touch()
+        done.touch()
         assert (await harness.outcome(task)).result == "1"
         await eventually_async(lambda: harness.said("reload_finished"))
         assert not before & set(harness.workers())
