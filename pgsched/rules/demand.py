@@ -37,9 +37,9 @@ _payload_of: Callable[[Claim], str] = itemgetter(Claim._fields.index("payload"))
 class Limits(NamedTuple):
     """Bounds on one claim, whatever the durations say."""
 
-    batch: int = 1000
+    batch: int = 1500
     """Tasks that one claim takes at most: more saves nothing and holds its locks longer."""
-    waiting: int = 3000
+    waiting: int = 4500
     """Tasks that wait in the backlog at most; see ``rules/pace`` for what bounds it before."""
     size: int = 16 * 1024 * 1024
     """Characters of payloads in the backlog beyond which nothing is claimed; one claim brings some 4 MiB more."""

@@ -20,7 +20,7 @@ from pgsched.store.refusals import refusals
 from pgsched.store.statements import rows
 
 OLDEST_SERVER: Final = 15
-CLAIM_LOCKS: Final = 1000
+CLAIM_LOCKS: Final = 1500
 """Advisory locks that one claim may hold: one a task."""
 CLAIMS_AT_ONCE: Final = 4
 """Supervisors that should be able to claim in the same moment."""
@@ -116,7 +116,7 @@ def _of_server(server: _Server) -> Iterator[Problem]:
     if server.locks < CLAIM_LOCKS * CLAIMS_AT_ONCE:
         yield Problem(
             "warning",
-            f"the server has room for about {server.locks:,} locks, and one claim may take {CLAIM_LOCKS}",
+            f"the server has room for about {server.locks:,} locks, and one claim may take {CLAIM_LOCKS:,}",
             "raise max_locks_per_transaction",
         )
     if not server.autovacuum:

@@ -294,6 +294,13 @@ DUTIES: Final = (
         "unit/test_standby.py::test_what_was_sent_once_is_not_sent_again",
     ),
     Mutant(
+        "plenty-halted",
+        "supervisor/exchange.py",
+        "if pause <= 0 and len(self._pending) >= PLENTY:",
+        "if len(self._pending) >= PLENTY:",
+        "unit/test_exchange.py::test_plenty_of_verdicts_are_written_before_any_more_is_read",
+    ),
+    Mutant(
         "standby-asleep",
         "supervisor/exchange.py",
         "        finally:\n            self._standby.stand_down()\n",

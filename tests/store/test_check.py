@@ -376,7 +376,7 @@ class TestServers:
     def test_its_settings(self, other: str) -> None:
         texts = [problem.text for problem in check.check(other)]
         assert [text.split(":")[0] for text in texts] == [
-            "the server has room for about 220 locks, and one claim may take 1000",
+            "the server has room for about 220 locks, and one claim may take 1,500",
             "autovacuum is off on the server",
             "fsync is off",
         ]

@@ -16,7 +16,7 @@ from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged, Readied
 from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import BATCH, STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.exchange import BATCH, PLENTY, STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.resting import LOOK, PREFERENCE
 
@@ -542,6 +542,28 @@ def test_verdicts_gather_until_a_slot_starves(bench: Bench, monkeypatch: pytest.
             await sleeping
 
     bench.run(gather())
+
+
+def test_plenty_of_verdicts_are_written_before_any_more_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "GATHER", 600.0)
+    monkeypatch.setattr(resting, "LONGEST_GATHER", 600.0)
+    bench.free = 0
+
+    async def rests(pause: float) -> bool:
+        """Whether it waits for more."""
+        sleeping = asyncio.create_task(bench.exchange.sleep(pause))
+        await asyncio.wait({sleeping}, timeout=0.05)
+        rested = not sleeping.done()
+        sleeping.cancel()
+        return rested
+
+    for number in range(PLENTY - 1):
+        bench.exchange.settle(verdict(number))
+    assert bench.run(rests(0.0))
+    bench.exchange.settle(verdict(PLENTY))
+    assert not bench.run(rests(0.0))
+    # Nothing may be begun just now: whoever does not wait then keeps everybody else from running.
+    assert bench.run(rests(1.0))
 
 
 def test_verdicts_of_longer_tasks_gather_longer_within_bounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
