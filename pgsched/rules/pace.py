@@ -10,9 +10,8 @@ from typing import Final
 
 AHEAD: Final = 0.25
 """Seconds of work that the backlog may hold."""
-LEAST: Final = 1000
-"""Tasks that it may hold at any pace: enough that a burst after a rest is taken up in a few round trips, and that many
-supervisors on few processors do not each pay a round trip for a handful."""
+LEAST: Final = 500
+"""Tasks that it may hold at any pace: enough that a burst after a rest is taken up in a few round trips."""
 SPAN: Final = 0.25
 """Seconds after which what was seen counts for a third."""
 
