@@ -2,23 +2,21 @@
 
 Both get all tasks at once and have their workers ready; time counts from the first task's first line to the last one's
 last line. What pgsched does beside (claims, fences, durable settles, limits, metrics, and the database server itself)
-happens on the same processors in that time, and is what makes the difference.
+happens on the same processors in that time, and is what makes the difference. ``durable_`` is the least that claims and
+settles cost: the same Pool with rows for tasks, see :mod:`benchmarks.pools`.
 """
 
-import multiprocessing
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
 
-from benchmarks import burning
+from benchmarks import burning, pools
 from benchmarks.figures import median
 from benchmarks.scenario import Bench, Result
 from benchmarks.spinning import loops_for
 from benchmarks.supervisors import supervisor
-from benchmarks.tasks import burn
 
 
 class Shape(NamedTuple):
@@ -55,19 +53,25 @@ def cpu(bench: Bench) -> list[Result]:
 
 
 def _compare(bench: Bench, shape: Shape) -> list[Result]:
-    """Run the two in turn; the first figure is how fast we are beside the Pool."""
+    """Run the three in turn; the first figure is how fast we are beside the Pool."""
     loops = [loops_for(shape.seconds)] * shape.tasks
-    ours, pools = [], []
+    ours, bare, durable = [], [], []
     for turn in range(shape.rounds):
         bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{shape.rounds}: pgsched")
         ours.append(_in_pgsched(bench, loops, bench.scratch / f"{shape.name}-{turn}-pgsched", shape))
         bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{shape.rounds}: Pool")
-        pools.append(_in_pool(bench.processes, loops, bench.scratch / f"{shape.name}-{turn}-pool"))
-    pairs = list(zip(ours, pools, strict=True))
-    our_seconds, pool_seconds = (median([run.seconds for run in runs]) for runs in (ours, pools))
+        path = bench.scratch / f"{shape.name}-{turn}-pool"
+        bare.append(Run(*_seen(pools.bare(bench.processes, loops, path))))
+        bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{shape.rounds}: Pool with rows")
+        path = bench.scratch / f"{shape.name}-{turn}-durable"
+        durable.append(Run(*_seen(pools.durable(bench.dsn, bench.processes, loops, path))))
+    pairs = list(zip(ours, bare, strict=True))
+    our_seconds, pool_seconds = (median([run.seconds for run in runs]) for runs in (ours, bare))
+    durable_pairs = [pool.seconds / rows.seconds for pool, rows in zip(bare, durable, strict=True)]
     postgres = [run.postgres_cores for run in ours if run.postgres_cores is not None]
     return [
         Result(f"speed_vs_pool_{shape.name}", median([pool.seconds / our.seconds for our, pool in pairs]), ""),
+        Result(f"durable_speed_vs_pool_{shape.name}", median(durable_pairs), ""),
         Result(f"pgsched_s_{shape.name}", our_seconds, "s"),
         Result(f"pool_s_{shape.name}", pool_seconds, "s"),
         Result(f"ideal_s_{shape.name}", shape.seconds * shape.tasks / bench.processes, "s"),
@@ -92,24 +96,5 @@ def _in_pgsched(bench: Bench, loops: Sequence[int], path: Path, shape: Shape) ->
             return Run(seconds, task_cpu, (running.cpu_seconds() - parent) / seconds, postgres)
 
 
-def _in_pool(processes: int, loops: Sequence[int], path: Path) -> Run:
-    arguments = [(each, str(path), number) for number, each in enumerate(loops)]
-    # A fork of this process would take its memory and its descriptors along; the tasks run alike.
-    context = multiprocessing.get_context("forkserver")
-    with context.Pool(processes, _wait_for_all, (context.Barrier(processes),)) as pool:
-        pool.starmap(_burn, arguments, chunksize=1)
-    return Run(*_seen(burning.burned(path)))
-
-
 def _seen(runs: Sequence[burning.Burned]) -> tuple[float, float]:
     return burning.span(runs), sum(run.cpu for run in runs) / len(runs)
-
-
-def _wait_for_all(workers: threading.Barrier) -> None:
-    """Take no task before every worker is up."""
-    workers.wait(60)
-
-
-def _burn(loops: int, path: str, number: int) -> None:
-    """The function behind the task type: a Pool needs one that it can name."""
-    burn.function(loops, path, number)

@@ -1,7 +1,7 @@
 """Filling the table before a measurement, and letting the server come to rest after it."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psycopg
 from psycopg import errors
@@ -10,13 +10,17 @@ CHUNK = 500_000
 """Rows of one INSERT."""
 
 NOOPS = """
-    INSERT INTO scheduled_tasks (task_type, run_at) SELECT 'noop', now() FROM generate_series(1, %s)
+    INSERT INTO scheduled_tasks (task_type, run_at, queue)
+    SELECT 'noop', now(), (%s::text[])[1 + number %% cardinality(%s::text[])] FROM generate_series(1, %s) AS number
 """
 
 
-def queue_noops(connection: psycopg.Connection, tasks: int) -> int:
-    """Queue so many tasks that do nothing with one INSERT, all due now, in an empty table; return the first id."""
-    connection.execute(NOOPS, [tasks])
+def queue_noops(connection: psycopg.Connection, tasks: int, queues: Sequence[str] = ("default",)) -> int:
+    """Queue so many tasks that do nothing with one INSERT, all due now, in an empty table; return the first id.
+
+    :param queues: each gets its share.
+    """
+    connection.execute(NOOPS, [list(queues), list(queues), tasks])
     # Not the sequence's last value: it may have been used before.
     row = connection.execute("SELECT min(id) FROM scheduled_tasks").fetchone()
     assert row is not None

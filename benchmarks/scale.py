@@ -4,7 +4,8 @@ All are up and idle when one INSERT queues the work, so they wake together and c
 processors more supervisors cannot be faster; what is asked is whether they stand in each other's way.
 
 Then the same with the live tasks split into as many partitions as there are supervisors: each bound to one of them,
-which claims in nobody's way, but in no order across partitions; and all of them bound to none.
+which claims in nobody's way, but in no order across partitions; and all of them bound to none. And the most of them
+once more *apart*, each with a queue of its own: what is left of the difference to one then is the processors' doing.
 """
 
 from contextlib import ExitStack
@@ -41,6 +42,8 @@ def scale(bench: Bench) -> list[Result]:
     sizes = QUICK_PARTITIONED if bench.quick else PARTITIONED
     bound = {size: _measure(bench, size, tasks, partitions=size, bound=True) for size in sizes}
     unbound = {size: _measure(bench, size, tasks, partitions=size) for size in sizes}
+    most = max(shared)
+    apart = _measure(bench, most, tasks, apart=True)
     return [
         *(Result(f"bound_tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in bound.items()),
         *(Result(f"unbound_tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in unbound.items()),
@@ -50,6 +53,9 @@ def scale(bench: Bench) -> list[Result]:
         *(Result(f"tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in shared.items()),
         *(Result(f"postgres_cpu_us_per_task_{size}", each.postgres_us, "us") for size, each in shared.items()),
         *(Result(f"working_{size}", each.working, "") for size, each in shared.items()),
+        Result(f"apart_tasks_per_s_{most}", apart.tasks_per_s, "1/s"),
+        Result(f"apart_postgres_cpu_us_per_task_{most}", apart.postgres_us, "us"),
+        Result(f"apart_ratio_{most}_to_1", _ratio(apart, shared[1]), ""),
         *(Result(f"ratio_{size}_to_1", _ratio(shared.get(size), shared.get(1)), "") for size in SIZES[1:]),
     ]
 
@@ -60,16 +66,19 @@ def _ratio(above: Shared | None, below: Shared | None) -> float | None:
     return above.tasks_per_s / below.tasks_per_s
 
 
-def _measure(bench: Bench, size: int, tasks: int, *, partitions: int = 1, bound: bool = False) -> Shared:
+def _measure(
+    bench: Bench, size: int, tasks: int, *, partitions: int = 1, bound: bool = False, apart: bool = False
+) -> Shared:
     with bench.server.fresh() as dsn, psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
         supervisors = []
+        queues = [f"apart-{number}" for number in range(size)] if apart else ["default"]
         migrate(dsn, partitions=partitions)
         for number in range(1, size + 1):
             bench.progress(f"{size} supervisors: starting number {number}")
-            options = ("--partitions", str(number - 1)) if bound else ()
+            options = ("--partitions", str(number - 1)) if bound else ("--queues", queues[number - 1]) if apart else ()
             supervisors.append(stack.enter_context(supervisor(dsn, 1, *options)))
         bench.progress(f"{size} supervisors: draining {tasks} tasks")
-        first_id = queue_noops(connection, tasks)
+        first_id = queue_noops(connection, tasks, queues)
         before = bench.server.cpu_seconds()
         wait_for_task(connection, first_id + tasks - 1, supervisors)
         wait_for_all(connection, tasks, supervisors)
