@@ -19,7 +19,7 @@ from pgsched.cli.systemd import systemd
 def pgsched() -> None:
     """Run CPU-heavy Python tasks that live in PostgreSQL.
 
-    Every option is also an environment variable, the same for all commands: --poll-interval is
+    Nearly every option is also an environment variable, the same for all commands: --poll-interval is
     PGSCHED_POLL_INTERVAL.
 
     Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 database, 4 schema, 5 APP, 6 workers cannot start,

@@ -32,9 +32,9 @@ class SupervisorState(StrEnum):
     """Where a supervisor is in its life."""
 
     STARTING = "starting"
-    """Checks the schema, boots the pool, registers."""
+    """Checks the schema, boots the pool."""
     RUNNING = "running"
-    """Claims."""
+    """Registers, and claims."""
     DRAINING = "draining"
     """Claims nothing; lets running tasks finish."""
     STOPPING = "stopping"
