@@ -64,6 +64,8 @@ class Settings:
     """A worker is replaced after so many tasks."""
     max_memory_per_worker: int | None = None
     """Bytes; a worker that has grown beyond is replaced after its task."""
+    boot_timeout: float = 60.0
+    """Seconds that an import of the app, or the start of a worker, may take."""
     start_method: str = "forkserver"
     namespace: int = 1337
     """First key of the claim's advisory locks; the second is the task's id."""
@@ -185,6 +187,7 @@ _READERS: dict[str, Reader] = {
     "drain_timeout": _seconds(0.0, 7 * _DAY),
     "max_tasks_per_worker": _or_none(_number(1, 2**31 - 1)),
     "max_memory_per_worker": _or_none(lambda value, option: parse_bytes(value, option, 32 << 20, 1 << 50)),
+    "boot_timeout": _seconds(1.0, _HOUR),
     "start_method": _choice("forkserver", "spawn"),
     "namespace": _number(-(2**31), 2**31 - 1),
     "metrics_address": parse_address,

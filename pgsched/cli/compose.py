@@ -86,6 +86,7 @@ def _build(
             start_method=settings.start_method,
             max_tasks_per_worker=settings.max_tasks_per_worker,
             max_memory_per_worker=settings.max_memory_per_worker,
+            boot_timeout=settings.boot_timeout,
             recorder=observation.recorder,
             dsn=dsn,
         ),

@@ -42,6 +42,7 @@ run_options = all_of(
     setting("drain_timeout", "SECONDS", "Running tasks get so long to finish after a signal."),
     setting("max_tasks_per_worker", "N", "Replace a worker after so many tasks."),
     setting("max_memory_per_worker", "SIZE", "Replace a worker that has grown beyond this."),
+    setting("boot_timeout", "SECONDS", "An import of APP, or the start of a worker, may take so long."),
     setting("start_method", "forkserver|spawn", "How workers are started."),
     setting("namespace", "N", "First key of the claim's advisory locks."),
     setting("metrics_address", "HOST:PORT|none", "Where metrics and health are served."),

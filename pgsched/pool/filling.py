@@ -149,7 +149,7 @@ class Filler:
         if error is None:
             when = "while it was idle" if slot.ready else "before it was ready"
             if slot.reason == BOOT_TIMEOUT:
-                when = f"because it was not ready after {self._settings.boot_timeout:g} s"
+                when = f"because it was not ready after the boot timeout of {self._settings.boot_timeout:g} s"
             error = PoolError(f"the worker {death.words} {when}")
             if death.exit_code == CUT and not slot.ready:
                 error = AppError(f"cannot import {self._settings.app}: {CUT_WORDS}")

@@ -92,7 +92,7 @@ class Keeper:
         if now >= self._load_by:
             self._load_by = math.inf
             limit = self._settings.boot_timeout
-            self._error = PoolError(f"cannot import {self._settings.app}: it takes longer than {limit:g} s")
+            self._error = PoolError(f"cannot import {self._settings.app}: the boot timeout of {limit:g} s is over")
             self._launcher.kill()
         return self._load_by
 

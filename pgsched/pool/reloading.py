@@ -50,7 +50,7 @@ class Trial:
             async with asyncio.timeout(limit):
                 loaded = await self._answer
         except TimeoutError:
-            raise PoolError(f"cannot import {self._settings.app}: it takes longer than {limit:g} s") from None
+            raise PoolError(f"cannot import {self._settings.app}: the boot timeout of {limit:g} s is over") from None
         try:
             return read_tasks(loaded.task_types or [])
         except (AttributeError, KeyError, TypeError, ValueError) as error:

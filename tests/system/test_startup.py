@@ -268,3 +268,15 @@ def test_f84_a_missing_schema_and_a_missing_app_end_the_start_at_once(
     assert ended.code == 5, ended
     assert "nowhere" in ended.err
     assert not notify.ready
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_an_app_that_is_not_imported_in_time_ends_the_start(
+    method: str, rows: Rows, pgsched_cli: CommandLine, notify: NotifySocket
+) -> None:
+    pgsched_cli.module("slow", "import time\ntime.sleep(600)\n")
+    options = ("--boot-timeout", "1s", "--start-method", method)
+    ended = pgsched_cli.run("run", "slow:app", "--processes", "1", *options, environment=notify.environment)
+    assert ended.code == 6, ended
+    assert "the boot timeout of 1 s" in ended.err.splitlines()[-1]
+    assert not notify.ready
