@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,15 +65,17 @@ def page(documents: Sequence[Document], drawn: Mapping[str, Sequence[tuple[str, 
     :param drawn: file and title of each scenario's plots.
     """
     measured = {each.scenario: each.figures for each in documents}
-    places = list(dict.fromkeys(each.measured_on for each in documents))
+    [(usual, _)] = Counter(each.measured_on for each in documents).most_common(1)
     lines = [
         "# Benchmarks",
         "",
         "Medians, and the least and the most of the runs. `python -m benchmarks list` names all.",
+        "",
+        usual,
+        "",
+        "## What must hold",
+        "",
     ]
-    if len(places) == 1:
-        lines += ["", places[0]]
-    lines += ["", "## What must hold", ""]
     # A soak takes its own time, and is no part of `all`.
     goals = [goal for goal in GOALS if goal.scenario != "soak" or goal.scenario in measured]
     lines += _table(("result", "goal", "measured", ""), [goal.row(measured) for goal in goals])
@@ -81,7 +84,7 @@ def page(documents: Sequence[Document], drawn: Mapping[str, Sequence[tuple[str, 
         if each.scenario in SCENARIOS:
             about = SCENARIOS[each.scenario].about
             lines += [f"{about[0].upper()}{about[1:]}.", ""]
-        if len(places) > 1:
+        if each.measured_on != usual:
             lines += [each.measured_on, ""]
         for file, title in drawn.get(each.scenario, ()):
             lines += [f"![{title}]({file})", ""]

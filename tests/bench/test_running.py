@@ -108,6 +108,16 @@ def test_the_page_judges_by_the_goals(kept: Callable[..., Path]) -> None:
     assert "| `scale` `ratio_16_to_1` | at least 0.900 | not available | not measured |" in lines
 
 
+def test_what_was_measured_elsewhere_says_so(kept: Callable[..., Path]) -> None:
+    """The rest says so once, at the top."""
+    here = [read(kept("drain", tasks_per_s=1.0)), read(kept("paced", poll_p50_ms=1.0))]
+    other = read(kept("soak", seconds=1.0))._replace(measured_on="Measured on the moon.")
+    lines = page([*here, other], {}).splitlines()
+    assert lines.index(here[0].measured_on) < lines.index("## What must hold")
+    assert lines.index(other.measured_on) > lines.index("## soak")
+    assert sum(line.startswith("Measured on") for line in lines) == 2
+
+
 def test_claims_are_compared_side_by_side(kept: Callable[..., Path]) -> None:
     claim = read(kept("claim", skip_locked_4x10_claims_per_s=5.0, ours_4x10_claims_per_s=6.0, ours_4x10_p99_ms=2.0))
     lines = page([claim], {}).splitlines()
