@@ -41,6 +41,8 @@ SCENARIOS = {
     "enqueue": Entry("benchmarks.enqueue:enqueue", "queueing tasks, one at a time, many, and by 16 clients at once"),
     "recovery": Entry("benchmarks.recovery:recovery", "SIGKILL of workers and supervisors", repeat=1),
     "memory": Entry("benchmarks.memory:memory", "a parent with 16 slots, a million rows, and its workers", repeat=1),
-    "soak": Entry("benchmarks.soak:soak", "whether anything grows under a steady load of all sorts", repeat=1, long=True),
+    "soak": Entry(
+        "benchmarks.soak:soak", "whether anything grows under a steady load of all sorts", repeat=1, long=True
+    ),
     "peers": Entry("benchmarks.peers.comparison:peers", "other queues, in the same run on the same machine", repeat=1),
 }
