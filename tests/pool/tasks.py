@@ -118,14 +118,12 @@ def context() -> dict[str, Any]:
 @app.task
 def polite(mark: str) -> str | None:
     """Work until asked to stop, and return."""
-    task = current_task()
-    Path(mark).touch()
-    while not task.stop_requested:
-        try:
+    try:
+        Path(mark).touch()
+        while True:
             time.sleep(0.002)
-        except Interrupted:
-            break
-    return task.stop_reason
+    except Interrupted:
+        return current_task().stop_reason
 
 
 # How tasks end
