@@ -6,7 +6,7 @@ happens on the same processors in that time, and is what makes the difference. `
 settles cost: the same Pool with rows for tasks, see :mod:`benchmarks.pools`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,18 +55,19 @@ def cpu(bench: Bench) -> list[Result]:
 def _compare(bench: Bench, shape: Shape) -> list[Result]:
     """Run the three in turn; the first figure is how fast we are beside the Pool."""
     loops = [loops_for(shape.seconds)] * shape.tasks
-    ours, bare, durable = [], [], []
+    sides: dict[str, Callable[[Path], Run]] = {
+        "pgsched": lambda path: _in_pgsched(bench, loops, path, shape),
+        "Pool": lambda path: Run(*_seen(pools.bare(bench.processes, loops, path))),
+        "Pool with rows": lambda path: Run(*_seen(pools.durable(bench.dsn, bench.processes, loops, path))),
+    }
+    runs: list[list[Run]] = [[] for _ in sides]
     for turn in range(shape.rounds):
-        bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{shape.rounds}: pgsched")
-        ours.append(_in_pgsched(bench, loops, bench.scratch / f"{shape.name}-{turn}-pgsched", shape))
-        bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{shape.rounds}: Pool")
-        path = bench.scratch / f"{shape.name}-{turn}-pool"
-        bare.append(Run(*_seen(pools.bare(bench.processes, loops, path))))
-        bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{shape.rounds}: Pool with rows")
-        path = bench.scratch / f"{shape.name}-{turn}-durable"
-        durable.append(Run(*_seen(pools.durable(bench.dsn, bench.processes, loops, path))))
+        for (side, run), kept in zip(sides.items(), runs, strict=True):
+            bench.progress(f"{shape.tasks} tasks of {shape.name}, round {turn + 1}/{shape.rounds}: {side}")
+            kept.append(run(bench.scratch / f"{shape.name}-{turn}-{side}"))
+    ours, bare, durable = runs
     pairs = list(zip(ours, bare, strict=True))
-    our_seconds, pool_seconds = (median([run.seconds for run in runs]) for runs in (ours, bare))
+    our_seconds, pool_seconds = (median([run.seconds for run in side]) for side in (ours, bare))
     durable_pairs = [pool.seconds / rows.seconds for pool, rows in zip(bare, durable, strict=True)]
     postgres = [run.postgres_cores for run in ours if run.postgres_cores is not None]
     return [

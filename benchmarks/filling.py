@@ -11,7 +11,8 @@ CHUNK = 500_000
 
 NOOPS = """
     INSERT INTO scheduled_tasks (task_type, run_at, queue)
-    SELECT 'noop', now(), (%s::text[])[1 + number %% cardinality(%s::text[])] FROM generate_series(1, %s) AS number
+    SELECT 'noop', now(), queues.names[1 + number %% cardinality(queues.names)]
+    FROM generate_series(1, %s) AS number, (SELECT %s::text[]) AS queues (names)
 """
 
 
@@ -20,7 +21,7 @@ def queue_noops(connection: psycopg.Connection, tasks: int, queues: Sequence[str
 
     :param queues: each gets its share.
     """
-    connection.execute(NOOPS, [list(queues), list(queues), tasks])
+    connection.execute(NOOPS, [tasks, list(queues)])
     # Not the sequence's last value: it may have been used before.
     row = connection.execute("SELECT min(id) FROM scheduled_tasks").fetchone()
     assert row is not None

@@ -8,6 +8,7 @@ which claims in nobody's way, but in no order across partitions; and all of them
 once more *apart*, each with a queue of its own: what is left of the difference to one then is the processors' doing.
 """
 
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -40,10 +41,14 @@ def scale(bench: Bench) -> list[Result]:
     tasks = int(bench.params.get("tasks", 1_000 if bench.quick else 50_000))
     shared = {size: _measure(bench, size, tasks) for size in (QUICK_SIZES if bench.quick else SIZES)}
     sizes = QUICK_PARTITIONED if bench.quick else PARTITIONED
-    bound = {size: _measure(bench, size, tasks, partitions=size, bound=True) for size in sizes}
+    bound = {
+        size: _measure(bench, size, tasks, partitions=size, bindings=_each("--partitions", range(size)))
+        for size in sizes
+    }
     unbound = {size: _measure(bench, size, tasks, partitions=size) for size in sizes}
     most = max(shared)
-    apart = _measure(bench, most, tasks, apart=True)
+    queues = [f"apart-{number}" for number in range(most)]
+    apart = _measure(bench, most, tasks, queues=queues, bindings=_each("--queues", queues))
     return [
         *(Result(f"bound_tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in bound.items()),
         *(Result(f"unbound_tasks_per_s_{size}", each.tasks_per_s, "1/s") for size, each in unbound.items()),
@@ -60,6 +65,11 @@ def scale(bench: Bench) -> list[Result]:
     ]
 
 
+def _each(option: str, values: Iterable[object]) -> list[tuple[str, str]]:
+    """An option for each supervisor, with a value of its own."""
+    return [(option, str(value)) for value in values]
+
+
 def _ratio(above: Shared | None, below: Shared | None) -> float | None:
     if above is None or below is None or not above.tasks_per_s or not below.tasks_per_s:
         return None
@@ -67,15 +77,23 @@ def _ratio(above: Shared | None, below: Shared | None) -> float | None:
 
 
 def _measure(
-    bench: Bench, size: int, tasks: int, *, partitions: int = 1, bound: bool = False, apart: bool = False
+    bench: Bench,
+    size: int,
+    tasks: int,
+    *,
+    partitions: int = 1,
+    queues: Sequence[str] = ("default",),
+    bindings: Sequence[Sequence[str]] = (),
 ) -> Shared:
+    """Measure so many supervisors.
+
+    :param bindings: options of each of them; empty: all serve everything.
+    """
     with bench.server.fresh() as dsn, psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
         supervisors = []
-        queues = [f"apart-{number}" for number in range(size)] if apart else ["default"]
         migrate(dsn, partitions=partitions)
-        for number in range(1, size + 1):
+        for number, options in enumerate(bindings or [()] * size, 1):
             bench.progress(f"{size} supervisors: starting number {number}")
-            options = ("--partitions", str(number - 1)) if bound else ("--queues", queues[number - 1]) if apart else ()
             supervisors.append(stack.enter_context(supervisor(dsn, 1, *options)))
         bench.progress(f"{size} supervisors: draining {tasks} tasks")
         first_id = queue_noops(connection, tasks, queues)

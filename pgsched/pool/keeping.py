@@ -22,6 +22,11 @@ from pgsched.pool.wire import ProtocolError
 Event = Callable[[str, dict[str, Any]], None]
 
 
+def overdue(settings: PoolSettings) -> PoolError:
+    """The error of an import that takes too long."""
+    return PoolError(f"cannot import {settings.app}: the boot timeout of {settings.boot_timeout:g} s is over")
+
+
 class Owner(Protocol):
     """Who uses a keeper."""
 
@@ -91,8 +96,7 @@ class Keeper:
             return self._due if self._launcher is None else self._load_by
         if now >= self._load_by:
             self._load_by = math.inf
-            limit = self._settings.boot_timeout
-            self._error = PoolError(f"cannot import {self._settings.app}: the boot timeout of {limit:g} s is over")
+            self._error = overdue(self._settings)
             self._launcher.kill()
         return self._load_by
 

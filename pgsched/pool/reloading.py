@@ -14,7 +14,7 @@ from pgsched.errors import PgschedError, PoolError
 from pgsched.model import TaskType
 from pgsched.pool.boot import read_tasks
 from pgsched.pool.collector import Collector
-from pgsched.pool.keeping import Keeper
+from pgsched.pool.keeping import Keeper, overdue
 from pgsched.pool.launcher import Forked, Loaded
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.stream import Sink
@@ -45,12 +45,11 @@ class Trial:
         :raises AppError, PoolError: it cannot be imported, or not in time, or by another version of pgsched.
         """
         self.keeper.turn(time.monotonic())
-        limit = self._settings.boot_timeout
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(self._settings.boot_timeout):
                 loaded = await self._answer
         except TimeoutError:
-            raise PoolError(f"cannot import {self._settings.app}: the boot timeout of {limit:g} s is over") from None
+            raise overdue(self._settings) from None
         try:
             return read_tasks(loaded.task_types or [])
         except (AttributeError, KeyError, TypeError, ValueError) as error:

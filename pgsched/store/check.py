@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import psycopg
 
 from pgsched.errors import SchemaError
+from pgsched.rules.demand import LIMITS
 from pgsched.store import schema
 from pgsched.store.connection import connect_sync
 from pgsched.store.pooler import is_pooled
@@ -20,7 +21,7 @@ from pgsched.store.refusals import refusals
 from pgsched.store.statements import rows
 
 OLDEST_SERVER: Final = 15
-CLAIM_LOCKS: Final = 1500
+CLAIM_LOCKS: Final = LIMITS.batch
 """Advisory locks that one claim may hold: one a task."""
 CLAIMS_AT_ONCE: Final = 4
 """Supervisors that should be able to claim in the same moment."""

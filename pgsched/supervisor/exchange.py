@@ -27,9 +27,6 @@ from pgsched.supervisor.survey import Survey
 
 BATCH = 1500
 """Verdicts that one settle takes at most."""
-PLENTY = 500
-"""Verdicts that are worth a commit by themselves. To read more reports first would let the server rest, and then the
-slots, because what they are to do next comes back with the same round trip."""
 STRAYS_FOR = 60.0
 """Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
 
@@ -218,11 +215,9 @@ class Exchange:
 
     async def sleep(self, pause: float) -> None:
         """Wait until the next turn is worth its commit, for so many seconds at most."""
-        if pause <= 0 and len(self._pending) >= PLENTY:
-            return
         self._ready()
         try:
-            await self.rest.sleep(pause, self._pending[0].seconds if self._pending else 0.0)
+            await self.rest.sleep(pause, self._pending)
         finally:
             self._standby.stand_down()
 

@@ -7,10 +7,11 @@ and looks by itself. Runs in the supervisor's loop. It asks the database nothing
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from pgsched.model import Verdict
 from pgsched.rules.latecomers import Latecomers
 from pgsched.rules.wakeups import Wakeups
 from pgsched.supervisor.survey import Survey
@@ -19,6 +20,9 @@ GATHER: Final = 0.004
 LONGEST_GATHER: Final = 0.02
 """Seconds that verdicts are given to gather while no slot is starving: a commit costs as much for one as for fifty. Of
 tasks that take longer they may wait as long as one of those took, within these bounds."""
+PLENTY: Final = 500
+"""Verdicts that are worth a commit by themselves. To read more reports first would let the server rest, and then the
+slots, because what they are to do next comes back with the same round trip."""
 PREFERENCE: Final = 0.002
 """Seconds after a claim in which no scan gets in the way of the next hint, nor of the task that has just begun."""
 LOOK: Final = 0.005
@@ -145,12 +149,14 @@ class Rest:
             wait = min(wait, max(self._survey.rescan_in(now), LOOK))
         return max(wait, 0.0)
 
-    async def sleep(self, pause: float, took: float) -> None:
+    async def sleep(self, pause: float, waiting: Sequence[Verdict]) -> None:
         """Wait until the next turn is worth its commit.
 
         :param pause: seconds at most.
-        :param took: seconds that the first of the tasks took whose verdicts wait.
+        :param waiting: what it will write.
         """
+        if pause <= 0 and len(waiting) >= PLENTY:
+            return
         if not self._wake.is_set():
             try:
                 async with asyncio.timeout(pause):
@@ -159,7 +165,7 @@ class Rest:
                 self._look()
                 return
         if not self.starving():
-            await self._gather(took)
+            await self._gather(waiting[0].seconds if waiting else 0.0)
         now = self._clock()
         if self.starving() and self._wakeups.streaming(now) and self._survey.next_due(now) > 0:
             # What ends and what is found go into one round trip.

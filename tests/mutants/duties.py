@@ -295,9 +295,9 @@ DUTIES: Final = (
     ),
     Mutant(
         "plenty-halted",
-        "supervisor/exchange.py",
-        "if pause <= 0 and len(self._pending) >= PLENTY:",
-        "if len(self._pending) >= PLENTY:",
+        "supervisor/resting.py",
+        "if pause <= 0 and len(waiting) >= PLENTY:",
+        "if len(waiting) >= PLENTY:",
         "unit/test_exchange.py::test_plenty_of_verdicts_are_written_before_any_more_is_read",
     ),
     Mutant(

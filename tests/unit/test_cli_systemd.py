@@ -35,19 +35,8 @@ def install(root: Path, *arguments: str) -> int:
 
 def test_install_writes_unit_and_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dsn = "host=db user=queue dbname='the work' service=pgsched"
-    arguments = [
-        "--processes",
-        "3",
-        "--queues",
-        "mail,images",
-        "--pooled",
-        "--drain-timeout",
-        "5m",
-        "--boot-timeout",
-        "10m",
-        "--dsn",
-        dsn,
-    ]
+    told = "--processes 3 --queues mail,images --pooled --drain-timeout 5m --boot-timeout 10m"
+    arguments = [*told.split(), "--dsn", dsn]
     assert (
         install(tmp_path, *arguments, "--directory", "/srv/shop", "--user", "shop", "--program", "/opt/x/pgsched") == 0
     )

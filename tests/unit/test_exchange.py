@@ -16,9 +16,9 @@ from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged, Readied
 from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import BATCH, PLENTY, STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.exchange import BATCH, STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
-from pgsched.supervisor.resting import LOOK, PREFERENCE
+from pgsched.supervisor.resting import LOOK, PLENTY, PREFERENCE
 
 
 def claim(task_id: int, fence: int = 1) -> Claim:
