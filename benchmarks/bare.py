@@ -17,11 +17,13 @@ import psycopg
 
 from benchmarks.stamps import note, now
 
-SCHEMA = """
+TABLE = """
     CREATE TABLE bare_tasks (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload jsonb NOT NULL, run_at timestamptz NOT NULL,
         status text NOT NULL DEFAULT 'queued', fence bigint NOT NULL DEFAULT 0);
     CREATE INDEX ON bare_tasks (run_at, id) WHERE status = 'queued';
+"""
+WAKE = """
     CREATE FUNCTION bare_wake() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN PERFORM pg_notify('bare', ''); RETURN NULL; END $$;
     CREATE TRIGGER wake AFTER INSERT ON bare_tasks FOR EACH STATEMENT EXECUTE FUNCTION bare_wake();
@@ -49,7 +51,8 @@ def bare(dsn: str, connection: psycopg.Connection) -> Iterator[None]:
     :param connection: makes what they need.
     :raises RuntimeError: they do not start.
     """
-    connection.execute(SCHEMA)
+    connection.execute(TABLE)
+    connection.execute(WAKE)
     command = [sys.executable, "-m", "benchmarks.bare"]
     process = subprocess.Popen(command, env={**os.environ, "PGSCHED_DSN": dsn}, start_new_session=True)
     try:

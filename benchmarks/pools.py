@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 import psycopg
 
 from benchmarks import burning
+from benchmarks.bare import TABLE
 from benchmarks.tasks import burn
 
 GATHER = 0.02
@@ -23,25 +24,19 @@ GATHER = 0.02
 IN_HAND = 3
 """Claimed tasks for each worker, so that none waits for the next claim."""
 
-SCHEMA = """
-    CREATE TABLE pool_tasks (
-        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload jsonb NOT NULL, run_at timestamptz NOT NULL,
-        status text NOT NULL DEFAULT 'queued', fence bigint NOT NULL DEFAULT 0) WITH (fillfactor = 70);
-    CREATE INDEX ON pool_tasks (run_at, id) WHERE status = 'queued';
-"""
 QUEUE = """
-    INSERT INTO pool_tasks (payload, run_at)
+    INSERT INTO bare_tasks (payload, run_at)
     SELECT jsonb_build_object('loops', task.loops, 'path', %s::text, 'number', task.number), now()
     FROM unnest(%s::integer[]) WITH ORDINALITY AS task (loops, number)
     ORDER BY task.number
 """
 TURN = """
     WITH settled AS (
-        UPDATE pool_tasks SET status = 'completed' WHERE id = ANY (%s::bigint[]) AND status = 'processing'),
+        UPDATE bare_tasks SET status = 'completed' WHERE id = ANY (%s::bigint[]) AND status = 'processing'),
     due AS (
-        SELECT id FROM pool_tasks WHERE status = 'queued' AND run_at <= now() ORDER BY run_at, id LIMIT %s
+        SELECT id FROM bare_tasks WHERE status = 'queued' AND run_at <= now() ORDER BY run_at, id LIMIT %s
         FOR UPDATE SKIP LOCKED)
-    UPDATE pool_tasks AS task SET status = 'processing', fence = task.fence + 1
+    UPDATE bare_tasks AS task SET status = 'processing', fence = task.fence + 1
     FROM due WHERE task.id = due.id
     RETURNING task.id, (payload ->> 'loops')::integer, payload ->> 'path', (payload ->> 'number')::integer
 """
@@ -58,8 +53,8 @@ def durable(dsn: str, processes: int, loops: Sequence[int], path: Path) -> list[
     """The same as rows, which are claimed and settled."""
     ended: SimpleQueue[int] = SimpleQueue()
     with psycopg.connect(dsn, autocommit=True) as connection, _pool(processes) as pool:
-        connection.execute("DROP TABLE IF EXISTS pool_tasks")
-        connection.execute(SCHEMA)
+        connection.execute("DROP TABLE IF EXISTS bare_tasks")
+        connection.execute(TABLE)
         connection.execute(QUEUE, [str(path), list(loops)])
         in_hand, done = 0, list[int]()
         while True:
