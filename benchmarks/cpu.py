@@ -1,9 +1,9 @@
 """CPU: the same pure Python functions run by pgsched and by ``multiprocessing.Pool``, in turn, with as many workers.
 
-Both get all tasks at once and have their workers ready; time counts from the first task's first line to the last one's
-last line. What pgsched does beside (claims, fences, durable settles, limits, metrics, and the database server itself)
-happens on the same processors in that time, and is what makes the difference. ``durable_`` is the least that claims and
-settles cost: the same Pool with rows for tasks, see :mod:`benchmarks.pools`.
+Both get all tasks at once and all have their workers ready; time counts from the first task's first line to the last
+one's last line. What pgsched does beside (claims, fences, durable settles, limits, metrics, and the database server
+itself) happens on the same processors in that time, and is what makes the difference. ``durable_`` is the least that
+claims and settles cost: the same Pool with rows for tasks, see :mod:`benchmarks.pools`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from benchmarks.supervisors import supervisor
 
 
 class Shape(NamedTuple):
-    """So many tasks of so many seconds, so many times by both sides: a machine's speed drifts from turn to turn."""
+    """So many tasks of so many seconds, so many times by each side: a machine's speed drifts from turn to turn."""
 
     name: str
     seconds: float
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 def cpu(bench: Bench) -> list[Result]:
-    """Measure both on tasks of both lengths."""
+    """Measure all sides on tasks of both lengths."""
     shapes = QUICK_SHAPES if bench.quick else SHAPES
     results = {shape: _compare(bench, shape) for shape in shapes}
     # Of the two lengths, the one that we are worse at.

@@ -1,14 +1,16 @@
 """``multiprocessing.Pool`` on the tasks of ``cpu``: by itself, and as the simplest queue that loses nothing.
 
 In the second its tasks are rows of a table: a claim and a settle in one durable round trip whenever tasks have ended,
-after the time that a supervisor lets verdicts gather, and no lease, fence, limit, metric or second host. What that
-costs beside the Pool alone is what the server and the disk ask of anybody. No part of pgsched is used but the stamps.
+after the longest time that a supervisor lets verdicts gather, and no lease, fence, limit, metric or second host. What
+that costs beside the Pool alone is what the server and the disk ask of anybody. Nothing of pgsched is used but the
+function of its task ``burn``.
 """
 
 import multiprocessing
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.pool import Pool
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -20,7 +22,7 @@ from benchmarks.bare import TABLE
 from benchmarks.tasks import burn
 
 GATHER = 0.02
-"""Seconds."""
+"""Seconds; a supervisor's ``LONGEST_GATHER``."""
 IN_HAND = 3
 """Claimed tasks for each worker, so that none waits for the next claim."""
 
@@ -51,7 +53,7 @@ def bare(processes: int, loops: Sequence[int], path: Path) -> list[burning.Burne
 
 def durable(dsn: str, processes: int, loops: Sequence[int], path: Path) -> list[burning.Burned]:
     """The same as rows, which are claimed and settled."""
-    ended: SimpleQueue[int] = SimpleQueue()
+    ended: SimpleQueue[int | BaseException] = SimpleQueue()
     with psycopg.connect(dsn, autocommit=True) as connection, _pool(processes) as pool:
         connection.execute("DROP TABLE IF EXISTS bare_tasks")
         connection.execute(TABLE)
@@ -60,7 +62,7 @@ def durable(dsn: str, processes: int, loops: Sequence[int], path: Path) -> list[
         while True:
             claimed = connection.execute(TURN, [done, IN_HAND * processes - in_hand], prepare=True).fetchall()
             for row in claimed:
-                pool.apply_async(_burn_row, row, callback=ended.put)
+                pool.apply_async(_burn_row, row, callback=ended.put, error_callback=ended.put)
             in_hand += len(claimed)
             if not in_hand:
                 return burning.burned(path)
@@ -68,16 +70,24 @@ def durable(dsn: str, processes: int, loops: Sequence[int], path: Path) -> list[
             in_hand -= len(done)
 
 
-def _gather(ended: SimpleQueue[int]) -> list[int]:
-    """What has ended: one task, and what follows it soon."""
-    done = [ended.get()]
+def _gather(ended: SimpleQueue[int | BaseException]) -> list[int]:
+    """What has ended: one task, and what follows it soon.
+
+    :raises Empty: nothing ends any more; a worker was killed.
+    """
+    done = [_ended(ended, burning.LATE)]
     until = time.monotonic() + GATHER
-    while (left := until - time.monotonic()) > 0:
-        try:
-            done.append(ended.get(timeout=left))
-        except Empty:
-            break
+    with suppress(Empty):
+        while (left := until - time.monotonic()) > 0:
+            done.append(_ended(ended, left))
     return done
+
+
+def _ended(ended: SimpleQueue[int | BaseException], seconds: float) -> int:
+    found = ended.get(timeout=seconds)
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def _pool(processes: int) -> Pool:
@@ -97,5 +107,5 @@ def _burn(loops: int, path: str, number: int) -> None:
 
 
 def _burn_row(task_id: int, loops: int, path: str, number: int) -> int:
-    burn.function(loops, path, number)
+    _burn(loops, path, number)
     return task_id

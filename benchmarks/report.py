@@ -72,10 +72,10 @@ def page(documents: Sequence[Document], drawn: Mapping[str, Sequence[tuple[str, 
         "Medians, and the least and the most of the runs. `python -m benchmarks list` names all.",
         "",
         usual,
-        "",
-        "## What must hold",
-        "",
     ]
+    if any(each.measured_on != usual for each in documents):
+        lines += ["", "What was measured elsewhere says so in its own section."]
+    lines += ["", "## What must hold", ""]
     # A soak takes its own time, and is no part of `all`.
     goals = [goal for goal in GOALS if goal.scenario != "soak" or goal.scenario in measured]
     lines += _table(("result", "goal", "measured", ""), [goal.row(measured) for goal in goals])

@@ -92,7 +92,7 @@ def _measure(
     with bench.server.fresh() as dsn, psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
         supervisors = []
         migrate(dsn, partitions=partitions)
-        for number, options in enumerate(bindings or [()] * size, 1):
+        for number, options in zip(range(1, size + 1), bindings or [()] * size, strict=True):
             bench.progress(f"{size} supervisors: starting number {number}")
             supervisors.append(stack.enter_context(supervisor(dsn, 1, *options)))
         bench.progress(f"{size} supervisors: draining {tasks} tasks")

@@ -1,4 +1,4 @@
-"""What the commands share: the command class, environment variables for every option, and common options.
+"""What the commands share: the command class, environment variables for options, and common options.
 
 An option ``--poll-interval`` is also ``PGSCHED_POLL_INTERVAL``, under that one name for every command. A variable
 that is set but empty is an error and not a default: a deployment whose value got lost should not run on another.

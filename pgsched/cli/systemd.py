@@ -165,6 +165,7 @@ def _asked_for(
         user=user,
         directory=directory or os.getcwd(),
         command=(program,) if program else _this_program(),
+        db_timeout=settings.db_timeout,
         boot_timeout=settings.boot_timeout,
         drain_timeout=settings.drain_timeout,
         template=instance is not None,

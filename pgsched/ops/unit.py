@@ -13,8 +13,8 @@ from typing import Final
 
 UNITS: Final = PurePosixPath("/etc/systemd/system")
 CONFIGURATION: Final = PurePosixPath("/etc/pgsched")
-STARTING: Final = 90
-"""Seconds of a start beside the app's import: the wait for the database, a last attempt at it, and room."""
+STARTING: Final = 80
+"""Seconds of a start beside a last attempt at the database and the app's import: the wait for it, and room."""
 STOPPING: Final = 30
 """Seconds from the end of the drain until nothing is left: SIGKILL, and the last words to a slow database."""
 _HOMES: Final = ("/home", "/root", "/run/user")
@@ -30,6 +30,7 @@ class Service:
     """Where the workers start."""
     command: tuple[str, ...] = ("/srv/app/.venv/bin/pgsched",)
     """The program and what comes before ``run``."""
+    db_timeout: float = 10.0
     boot_timeout: float = 60.0
     drain_timeout: float = 60.0
     template: bool = False
@@ -56,7 +57,7 @@ class Service:
             "environment": str(self.environment_path(name)),
             # A dollar sign begins a variable, and a percent sign one of systemd's specifiers.
             "command": " ".join(_quoted(_escaped(word).replace("$", "$$"), r'[\\"]') for word in self.command),
-            "start": f"{self.boot_timeout + STARTING:g}",
+            "start": f"{self.db_timeout + self.boot_timeout + STARTING:g}",
             "stop": f"{self.drain_timeout + STOPPING:g}",
             "home": "read-only" if at_home else "yes",
             "state": "pgsched/%i" if self.template else "pgsched",

@@ -22,8 +22,8 @@ from pgsched.pool.wire import ProtocolError
 Event = Callable[[str, dict[str, Any]], None]
 
 
-def overdue(settings: PoolSettings) -> PoolError:
-    """The error of an import that takes too long."""
+def import_overdue(settings: PoolSettings) -> PoolError:
+    """The error of a forkserver whose import of the app takes too long."""
     return PoolError(f"cannot import {settings.app}: the boot timeout of {settings.boot_timeout:g} s is over")
 
 
@@ -96,7 +96,10 @@ class Keeper:
             return self._due if self._launcher is None else self._load_by
         if now >= self._load_by:
             self._load_by = math.inf
-            self._error = overdue(self._settings)
+            self._error = import_overdue(self._settings)
+            if self._settings.start_method == "spawn":
+                limit = self._settings.boot_timeout
+                self._error = PoolError(f"the forkserver was not ready after the boot timeout of {limit:g} s")
             self._launcher.kill()
         return self._load_by
 

@@ -14,7 +14,7 @@ from pgsched.errors import PgschedError, PoolError
 from pgsched.model import TaskType
 from pgsched.pool.boot import read_tasks
 from pgsched.pool.collector import Collector
-from pgsched.pool.keeping import Keeper, overdue
+from pgsched.pool.keeping import Keeper, import_overdue
 from pgsched.pool.launcher import Forked, Loaded
 from pgsched.pool.settings import PoolSettings
 from pgsched.pool.stream import Sink
@@ -49,7 +49,7 @@ class Trial:
             async with asyncio.timeout(self._settings.boot_timeout):
                 loaded = await self._answer
         except TimeoutError:
-            raise overdue(self._settings) from None
+            raise import_overdue(self._settings) from None
         try:
             return read_tasks(loaded.task_types or [])
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -31,16 +31,13 @@ class Part(StrEnum):
     """The pool was tended, and some slot had a worker that was ready."""
 
 
-def patience(settings: Settings, boot_timeout: float) -> dict[Part, float]:
-    """Seconds for which each part may rest.
-
-    :param boot_timeout: seconds that an import, or the start of a worker, may take.
-    """
+def patience(settings: Settings) -> dict[Part, float]:
+    """Seconds for which each part may rest."""
     attempt = CALLS * settings.db_timeout + SLACK
     return {
         Part.CLAIMS: settings.poll_interval + attempt,
         Part.LEASE: settings.lease + attempt,
-        Part.SLOTS: 2 * boot_timeout + SLACK,
+        Part.SLOTS: 2 * settings.boot_timeout + SLACK,
     }
 
 

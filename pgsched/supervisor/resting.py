@@ -22,7 +22,7 @@ LONGEST_GATHER: Final = 0.02
 tasks that take longer they may wait as long as one of those took, within these bounds."""
 PLENTY: Final = 500
 """Verdicts that are worth a commit by themselves. To read more reports first would let the server rest, and then the
-slots, because what they are to do next comes back with the same round trip."""
+slots, because what they are to do next comes back with the same round trip. Looked at when a wait begins."""
 PREFERENCE: Final = 0.002
 """Seconds after a claim in which no scan gets in the way of the next hint, nor of the task that has just begun."""
 LOOK: Final = 0.005
@@ -155,8 +155,10 @@ class Rest:
         :param pause: seconds at most.
         :param waiting: what it will write.
         """
+        # With a pause, nothing may be begun just now: not to wait would keep everybody else from running.
         if pause <= 0 and len(waiting) >= PLENTY:
             return
+        took = waiting[0].seconds if waiting else 0.0
         if not self._wake.is_set():
             try:
                 async with asyncio.timeout(pause):
@@ -165,7 +167,7 @@ class Rest:
                 self._look()
                 return
         if not self.starving():
-            await self._gather(waiting[0].seconds if waiting else 0.0)
+            await self._gather(took)
         now = self._clock()
         if self.starving() and self._wakeups.streaming(now) and self._survey.next_due(now) > 0:
             # What ends and what is found go into one round trip.

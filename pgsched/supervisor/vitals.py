@@ -41,7 +41,7 @@ class Vitals:
         self._holdings = holdings
         self._state = state
         self._exchange = exchange
-        self.liveness = Liveness(patience(settings, pool.settings.boot_timeout))
+        self.liveness = Liveness(patience(settings))
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether the lease is renewed, the claim loop turns and the slots live; and the figures behind it."""

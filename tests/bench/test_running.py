@@ -114,6 +114,7 @@ def test_what_was_measured_elsewhere_says_so(kept: Callable[..., Path]) -> None:
     other = read(kept("soak", seconds=1.0))._replace(measured_on="Measured on the moon.")
     lines = page([*here, other], {}).splitlines()
     assert lines.index(here[0].measured_on) < lines.index("## What must hold")
+    assert "What was measured elsewhere says so in its own section." in lines
     assert lines.index(other.measured_on) > lines.index("## soak")
     assert sum(line.startswith("Measured on") for line in lines) == 2
 

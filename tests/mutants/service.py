@@ -80,6 +80,13 @@ SERVICE: Final = (
         f"{INSTALL}::test_what_is_wrong_is_named_before_anything_is_written",
     ),
     Mutant(
+        "unit-start-timeout",
+        "ops/unit.py",
+        "{self.db_timeout + self.boot_timeout + STARTING:g}",
+        "{self.boot_timeout + STARTING:g}",
+        f"{INSTALL}::test_install_writes_unit_and_environment",
+    ),
+    Mutant(
         "unit-stop-timeout",
         "ops/unit.py",
         "{self.drain_timeout + STOPPING:g}",

@@ -123,7 +123,8 @@ def polite(mark: str) -> str | None:
         while True:
             time.sleep(0.002)
     except Interrupted:
-        return current_task().stop_reason
+        task = current_task()
+        return task.stop_reason if task.stop_requested else None
 
 
 # How tasks end

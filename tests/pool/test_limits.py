@@ -89,7 +89,7 @@ async def test_a_task_that_returns_after_the_soft_signal_has_completed(tmp_path:
 async def test_an_async_task_is_cancelled_from_within(tmp_path: Path) -> None:
     cleaned = tmp_path / "cleaned"
     async with pooled() as harness:
-        outcome = await harness.outcome(harness.start("async_cleanup", json.dumps({"path": str(cleaned)}), timeout=0.2))
+        outcome = await harness.outcome(harness.start("async_cleanup", json.dumps({"path": str(cleaned)}), timeout=1.0))
         assert outcome.kind is OutcomeKind.TIMED_OUT
         assert cleaned.exists()
 

@@ -270,13 +270,19 @@ def test_f84_a_missing_schema_and_a_missing_app_end_the_start_at_once(
     assert not notify.ready
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("forkserver", "cannot import slow:app: the boot timeout of 2 s is over"),
+        ("spawn", "because it was not ready after the boot timeout of 2 s"),
+    ],
+)
 def test_an_app_that_is_not_imported_in_time_ends_the_start(
-    method: str, rows: Rows, pgsched_cli: CommandLine, notify: NotifySocket
+    method: str, error: str, rows: Rows, pgsched_cli: CommandLine, notify: NotifySocket
 ) -> None:
     pgsched_cli.module("slow", "import time\ntime.sleep(600)\n")
-    options = ("--boot-timeout", "1s", "--start-method", method)
+    options = ("--boot-timeout", "2s", "--start-method", method)
     ended = pgsched_cli.run("run", "slow:app", "--processes", "1", *options, environment=notify.environment)
     assert ended.code == 6, ended
-    assert "the boot timeout of 1 s" in ended.err.splitlines()[-1]
+    assert error in ended.err.splitlines()[-1]
     assert not notify.ready

@@ -35,19 +35,24 @@ def install(root: Path, *arguments: str) -> int:
 
 def test_install_writes_unit_and_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dsn = "host=db user=queue dbname='the work' service=pgsched"
-    told = "--processes 3 --queues mail,images --pooled --drain-timeout 5m --boot-timeout 10m"
+    told = "--processes 3 --queues mail,images --pooled --drain-timeout 5m --boot-timeout 10m --db-timeout 1m"
     arguments = [*told.split(), "--dsn", dsn]
     assert (
         install(tmp_path, *arguments, "--directory", "/srv/shop", "--user", "shop", "--program", "/opt/x/pgsched") == 0
     )
     unit, given = (tmp_path / UNIT).read_text(), (tmp_path / ENVIRONMENT).read_text()
     expected = Service(
-        user="shop", directory="/srv/shop", command=("/opt/x/pgsched",), boot_timeout=600.0, drain_timeout=300.0
+        user="shop",
+        directory="/srv/shop",
+        command=("/opt/x/pgsched",),
+        db_timeout=60.0,
+        boot_timeout=600.0,
+        drain_timeout=300.0,
     )
     assert unit == expected.text()
     assert "\nUser=shop\n" in unit
     assert "\nExecStart=/opt/x/pgsched run ${PGSCHED_APP} --no-embedded\n" in unit
-    assert "\nTimeoutStartSec=690\n" in unit
+    assert "\nTimeoutStartSec=740\n" in unit
     assert "\nTimeoutStopSec=330\n" in unit
     assert values(given) == {
         "PGSCHED_APP": "shop.tasks:app",
@@ -56,6 +61,7 @@ def test_install_writes_unit_and_environment(tmp_path: Path, capsys: pytest.Capt
         "PGSCHED_POOLED": "1",
         "PGSCHED_DRAIN_TIMEOUT": "5m",
         "PGSCHED_BOOT_TIMEOUT": "10m",
+        "PGSCHED_DB_TIMEOUT": "1m",
         "PGSCHED_DSN": dsn,
     }
     # It may hold a password.

@@ -154,7 +154,7 @@ groups = st.builds(
     found=st.lists(groups, max_size=80),
     slots=st.integers(1, 64),
     busy=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-    backlog=st.sampled_from([0, 1, 10, 400, 2000, 2999, 3000, 3500]),
+    backlog=st.sampled_from([0, 1, 10, 400, 2000, LIMITS.waiting - 1, LIMITS.waiting, LIMITS.waiting + 500]),
     of_type=st.sampled_from([*TYPES, "unknown"]),
 )
 def test_a_plan_keeps_its_bounds(

@@ -8,7 +8,6 @@ import pytest
 from pgsched.config import Settings
 from pgsched.errors import DatabaseError
 from pgsched.model import Identity
-from pgsched.pool.settings import PoolSettings
 from pgsched.rules.lease import Trust
 from pgsched.rules.states import SlotState, SupervisorState
 from pgsched.supervisor.duty import Duty
@@ -69,17 +68,16 @@ def test_slots_move_while_one_of_them_has_a_worker_that_is_ready(clock: Clock, s
 def test_nothing_healthy_takes_so_long() -> None:
     """Longest of all rest a claim loop without hints, a lease between renewals, a slot whose worker must import."""
     settings = Settings(app="a:app", processes=1, poll_interval=3600.0, lease=120.0, db_timeout=300.0)
-    given = patience(settings, boot_timeout=60.0)
+    given = patience(settings)
     # A connection, what makes it a session, horizon, discover, exchange, set_listening.
     assert given[Part.CLAIMS] > 3600 + 6 * 300
     assert given[Part.LEASE] > 120 / 3 + 3 * 300
     assert given[Part.SLOTS] > 2 * 60
 
 
-def test_a_pool_whose_workers_may_take_long_to_start_is_given_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_whose_workers_may_take_long_to_start_is_given_that_time() -> None:
     pool: Any = RememberingPool()
-    monkeypatch.setattr(pool, "settings", PoolSettings(app="a:app", processes=1, boot_timeout=600.0))
-    settings = Settings(app="a:app", processes=1)
+    settings = Settings(app="a:app", processes=1, boot_timeout=600.0)
     vitals = Vitals(
         settings, Trust(15.0), pool, Holdings(), state=lambda: SupervisorState.RUNNING, exchange=lambda: None
     )
@@ -130,7 +128,7 @@ async def test_an_outage_does_not_starve_the_watchdog(clock: Clock, monkeypatch:
     """The lease was lost, and every attempt to get another fails, for hours."""
     store: Any = Away(clock)
     supervisor = _supervisor(store)
-    liveness = supervisor.vitals.liveness = Liveness(patience(supervisor.settings, boot_timeout=60.0), clock)
+    liveness = supervisor.vitals.liveness = Liveness(patience(supervisor.settings), clock)
     supervisor.state = SupervisorState.RUNNING
     supervisor.changes.identity = Identity(
         host="host", boot_id="boot", pid_namespace=1, pid=2, started_ticks=3, processes=1

@@ -2,9 +2,10 @@
 
 import pytest
 
+from pgsched.rules.demand import LIMITS
 from pgsched.rules.pace import AHEAD, LEAST, SPAN, Pace
 
-MOST = 3000
+MOST = LIMITS.waiting
 
 
 def paced(

@@ -14,7 +14,6 @@ from pgsched.cli.run import run
 from pgsched.config import Settings
 from pgsched.errors import ExitCode
 from pgsched.ops.unit import Service
-from pgsched.pool.settings import PoolSettings
 from tests.pages import sections
 from tests.support import ROOT
 
@@ -79,8 +78,8 @@ def test_starts_are_limited_but_not_those_that_wait_for_the_database(unit: Unit)
     assert burst * (float(unit["RestartSec"]) + 1) < interval
     assert burst * (wait + float(unit["RestartSec"])) > interval
     # What the start may take: the wait, a last attempt at the database, and the app's import.
-    boot = PoolSettings(app="a:b", processes=1).boot_timeout
-    assert float(unit["TimeoutStartSec"]) > wait + Settings(app="a:b").db_timeout + boot
+    settings = Settings(app="a:b")
+    assert float(unit["TimeoutStartSec"]) > wait + settings.db_timeout + settings.boot_timeout
     assert "PGSCHED_WAIT_FOR_DATABASE" in {getattr(param, "variable", None) for param in run.params}
 
 
