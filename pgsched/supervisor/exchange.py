@@ -5,7 +5,6 @@ gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/
 ``rules/verdict`` what to write.
 """
 
-import logging
 import math
 import os
 from collections.abc import Callable
@@ -136,32 +135,9 @@ class Exchange:
         self._standby.begin()
         self.strays_suspected = False
 
-    async def settle_rest(self, attempts: int) -> None:
-        """Claim nothing more, and settle until nothing is left, the lease is lost, or so many attempts have failed."""
+    def conclude(self) -> None:
+        """Claim nothing more; turns write what is left."""
         self.claiming = self._halted = False
-        failed = 0
-        while self.unsettled() and failed < attempts:
-            try:
-                await self.turn()
-            except LeaseLostError:
-                return
-            except DatabaseError as error:
-                failed += 1
-                self._observer.event("not_settled", logging.WARNING, tasks=self.unsettled(), error=str(error))
-
-    async def leave(self, attempts: int) -> None:
-        """Give the lease up; to be called when nothing is held any more.
-
-        :param attempts: the first may only find out that a connection died long ago.
-        """
-        for attempt in range(1, attempts + 1):
-            try:
-                await self._store.strays(self.supervisor_id, [])
-                await self._store.deregister(self.supervisor_id)
-                return
-            except DatabaseError as error:
-                if attempt == attempts:
-                    self._observer.event("not_deregistered", logging.WARNING, error=str(error))
 
     def forget(self) -> list[Verdict]:
         """Drop every verdict, because the lease under which they were earned is gone; return them."""

@@ -29,6 +29,7 @@ from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.listening import Listener
 from pgsched.supervisor.liveness import Part
 from pgsched.supervisor.observer import Observer
+from pgsched.supervisor.parting import leave, settle_rest
 from pgsched.supervisor.pruning import Pruner
 from pgsched.supervisor.reaping import Reaper
 from pgsched.supervisor.sampling import Books, samplers
@@ -41,7 +42,9 @@ TEND = 0.05
 STUCK = 4 * demand.AHEAD_SECONDS
 """Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
 FINAL_ATTEMPTS = 2
-"""How often the last words are tried before what they say is left for others to find out."""
+FINAL_SECONDS = 10.0
+"""How often, and for how long, the last words are tried before what they say is left for others to find out: two calls
+of a server that is slow, or what a server takes that restarts."""
 PATIENCE = 1.0
 """Seconds that the database gets after a second signal to answer what is under way, and again for the last words."""
 
@@ -291,9 +294,9 @@ class Supervisor:
         self._become(SupervisorState.STOPPED)
 
     async def _say_last_words(self, exchange: Exchange) -> None:
-        await exchange.settle_rest(FINAL_ATTEMPTS)
+        await settle_rest(exchange, self._observer, FINAL_ATTEMPTS, FINAL_SECONDS)
         if not self._holdings:
-            await exchange.leave(FINAL_ATTEMPTS)
+            await leave(self._store, self._observer, exchange.supervisor_id, FINAL_ATTEMPTS)
 
     def _give_back_waiting(self) -> None:
         self._give_back([*self._pool.recall(), *self._backlog.take_all()])

@@ -353,3 +353,21 @@ def test_f86_an_outage_of_any_kind_is_told_in_a_few_lines(
     assert "not_deregistered" not in command.err
     [back] = [line for line in told if "database_back" in line]
     assert float(re.search(r"seconds=([\d.]+)", back)[1]) > seconds / 2  # type: ignore[index]
+
+
+def test_a_supervisor_that_stops_waits_for_a_server_that_restarts(
+    proxy: Proxy, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """What has ended while nobody listens is written when somebody does, and not run again."""
+    tasks = rows.add("nap", {"seconds": 1.0}, count=2)
+    command = pgsched_cli("run", APP, "--processes", "2", environment=through(proxy))
+    eventually(lambda: len(audit.entries()) == 2, "the tasks run")
+    command.signal(signal.SIGTERM)
+    command.wait_for("draining")
+    proxy.refuse()
+    command.wait_for("state=stopping")
+    command.wait_for("database_lost")
+    proxy.pass_on()
+    assert command.wait().code == 0, command
+    assert {rows.row(task).status for task in tasks} == {"completed"}
+    assert "not_settled" not in command.err

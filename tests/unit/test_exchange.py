@@ -18,6 +18,7 @@ from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
 from pgsched.supervisor.exchange import BATCH, STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
+from pgsched.supervisor.parting import leave, settle_rest
 from pgsched.supervisor.resting import LOOK, PLENTY, PREFERENCE
 
 
@@ -351,7 +352,7 @@ def test_a_halted_exchange_begins_nothing_until_the_rest_is_settled(bench: Bench
     bench.exchange.settle(verdict(1))
     bench.turn()
     assert bench.exchanges() == []
-    bench.run(bench.exchange.settle_rest(1))
+    bench.run(settle_rest(bench.exchange, bench.heard, 1, 0.0))
     assert [call[2] for call in bench.exchanges()] == [[1]]
 
 
@@ -505,9 +506,30 @@ def test_a_settle_takes_no_more_than_a_batch(bench: Bench) -> None:
 def test_last_words_are_tried_as_often_as_was_said(bench: Bench) -> None:
     bench.exchange.settle(verdict(1))
     bench.store.failures = 5
-    bench.run(bench.exchange.settle_rest(2))
+    bench.run(settle_rest(bench.exchange, bench.heard, 2, 0.0))
     assert len(bench.exchanges()) == 2
     assert bench.exchange.unsettled() == 1
+
+
+def test_last_words_are_tried_for_as_long_as_was_said(bench: Bench) -> None:
+    """A server that refuses answers at once: two attempts are over before it is back."""
+    bench.exchange.settle(verdict(1))
+    bench.store.failures = 4
+    bench.run(settle_rest(bench.exchange, bench.heard, 2, 600.0))
+    assert len(bench.exchanges()) == 5
+    assert not bench.exchange.unsettled()
+
+
+def test_last_words_that_are_cut_off_are_told(bench: Bench) -> None:
+    """A second signal ends the wait for the database; what is lost with it is no secret."""
+    bench.exchange.settle(verdict(1))
+    bench.store.failures = 100
+    told: list[str] = []
+    bench.heard.event = lambda name, level, **fields: told.append(name)  # type: ignore[method-assign]
+
+    with pytest.raises(TimeoutError):
+        bench.run(asyncio.wait_for(settle_rest(bench.exchange, bench.heard, 2, 600.0), 0.05))
+    assert told == ["not_settled"]
 
 
 def test_a_retry_makes_the_survey_look_again(bench: Bench) -> None:
@@ -654,6 +676,7 @@ def test_a_lease_is_given_up_after_what_might_be_ours_by_mistake(bench: Bench, f
     bench.store.failures = failures
     told: list[str] = []
     bench.heard.event = lambda name, level, **fields: told.append(name)  # type: ignore[method-assign]
-    bench.run(bench.exchange.leave(2))
+    store: Any = bench.store
+    bench.run(leave(store, bench.heard, 7, 2))
     assert told == (["not_deregistered"] if failures == 2 else [])
     assert bench.store.calls == ([("strays", 7, []), ("deregister", 7)] if failures < 2 else [])
