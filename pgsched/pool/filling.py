@@ -150,7 +150,8 @@ class Filler:
             when = "while it was idle" if slot.ready else "before it was ready"
             if slot.reason == BOOT_TIMEOUT:
                 when = f"because it was not ready after the boot timeout of {self._settings.boot_timeout:g} s"
-            error = PoolError(f"the worker {death.words} {when}")
+            was = "was " if death.signal is not None else ""
+            error = PoolError(f"the worker {was}{death.words} {when}")
             if death.exit_code == CUT and not slot.ready:
                 error = AppError(f"cannot import {self._settings.app}: {CUT_WORDS}")
         slot.due = now + self.count(now, lived, killed, error)

@@ -15,7 +15,7 @@ from tests.chaos.fleet import accepted
         (-signal.SIGKILL, "", True),
         (-signal.SIGTERM, "", True),
         (-signal.SIGTERM, "INFO state state=running", False),
-        (6, "pgsched: the worker killed by signal 9 (SIGKILL) before it was ready", True),
+        (6, "pgsched: the worker was killed by signal 9 (SIGKILL) before it was ready", True),
         (6, "pgsched: the worker ended with exit code 1 before it was ready", False),
         (1, "", False),
         (-signal.SIGSEGV, "", False),

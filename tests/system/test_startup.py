@@ -274,7 +274,7 @@ def test_f84_a_missing_schema_and_a_missing_app_end_the_start_at_once(
     ("method", "error"),
     [
         ("forkserver", "cannot import slow:app: the boot timeout of 2 s is over"),
-        ("spawn", "because it was not ready after the boot timeout of 2 s"),
+        ("spawn", "the worker was killed by signal 9 (SIGKILL) because it was not ready after the boot timeout of 2 s"),
     ],
 )
 def test_an_app_that_is_not_imported_in_time_ends_the_start(
