@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.model import Group, Verdict, VerdictKind, Want
 from pgsched.rules.demand import LIMITS, Durations, Plan, plan
 from pgsched.rules.lease import Trust
@@ -23,11 +23,10 @@ from pgsched.supervisor.observer import Observer
 from pgsched.supervisor.resting import Rest
 from pgsched.supervisor.standby import Standby
 from pgsched.supervisor.survey import Survey
+from pgsched.supervisor.unwritten import Parcel, Unwritten
 
-BATCH = 1500
-"""Verdicts that one settle takes at most."""
-STRAYS_FOR = 60.0
-"""Seconds after a lost reply in which the server may still commit the claim; much longer than it may take."""
+STRAYS_FOR = 900.0
+"""Seconds after a lost reply in which the server may still commit the claim: thrice the longest ``--db-timeout``."""
 
 
 class LeaseLostError(Exception):
@@ -76,8 +75,7 @@ class Exchange:
         self.rest = Rest(
             self._survey, starving=self._starving, poll_interval=poll_interval, listens=listens, clock=clock
         )
-        self._pending: list[Verdict] = []
-        self._unsure: list[Verdict] = []
+        self._unwritten = Unwritten(clock)
         self.supervisor_id = 0
         self.claiming = True
         self._halted = False
@@ -90,12 +88,12 @@ class Exchange:
 
     def settle(self, verdict: Verdict) -> None:
         """Queue a verdict for the next turn."""
-        self._pending.append(verdict)
+        self._unwritten.pending.append(verdict)
         self.rest.wake()
 
     def unsettled(self) -> int:
         """Verdicts that are not yet known to be written."""
-        return len(self._pending) + len(self._unsure)
+        return len(self._unwritten)
 
     def suspect_strays(self) -> None:
         """A reply was lost that may have brought rows under our name."""
@@ -138,12 +136,11 @@ class Exchange:
     def conclude(self) -> None:
         """Claim nothing more; turns write what is left."""
         self.claiming = self._halted = False
+        self._unwritten.hurried = True
 
     def forget(self) -> list[Verdict]:
         """Drop every verdict, because the lease under which they were earned is gone; return them."""
-        dropped = self._unsure + self._pending
-        self._pending, self._unsure = [], []
-        return dropped
+        return self._unwritten.forget()
 
     async def turn(self) -> float:
         """Settle what has ended and claim what the slots can take; return the seconds to wait at most.
@@ -160,11 +157,12 @@ class Exchange:
                 await self._mind_listening()
         except DatabaseError:
             self.rest.lost()
+            # What was written may be undone where the server comes back, and rows be ours again.
+            self.suspect_strays()
             raise
         self.last_turn = self.clock()
-        if self._unsure or self._pending:
-            return 0.0
-        return self.rest.pause() if self.claiming else self._poll_interval
+        pause = self.rest.pause() if self.claiming else self._poll_interval
+        return min(pause, self._unwritten.pause()) if self.unsettled() else pause
 
     async def _settle_and_claim(self) -> None:
         self._trust_or_lose()
@@ -173,9 +171,11 @@ class Exchange:
             # A drain began while the groups were looked up.
             groups = []
         wants, total = self._plan(groups)
-        verdicts = self._unsure or self._take()
-        if verdicts or wants:
-            await self._exchange(verdicts, wants, total)
+        parcel = self._unwritten.take()
+        if parcel.alone:
+            wants, total = [], 0
+        if parcel.verdicts or wants:
+            await self._exchange(parcel, wants, total)
 
     def _plan(self, groups: list[Group]) -> Plan:
         decided = plan(
@@ -193,7 +193,7 @@ class Exchange:
         """Wait until the next turn is worth its commit, for so many seconds at most."""
         self._ready()
         try:
-            await self.rest.sleep(pause, self._pending)
+            await self.rest.sleep(pause, self._unwritten.pending)
         finally:
             self._standby.stand_down()
 
@@ -242,10 +242,6 @@ class Exchange:
             await self._store.set_listening(self.supervisor_id, wanted)
             self.rest.told(wanted)
 
-    def _take(self) -> list[Verdict]:
-        taken, self._pending = self._pending[:BATCH], self._pending[BATCH:]
-        return taken
-
     async def _due_groups(self) -> list[Group]:
         now = self.clock()
         due = self._survey.due(now)
@@ -261,15 +257,13 @@ class Exchange:
             now = then
         return self._survey.due(now)
 
-    async def _exchange(self, verdicts: list[Verdict], wants: list[Want], total: int) -> None:
+    async def _exchange(self, parcel: Parcel, wants: list[Want], total: int) -> None:
         started = self.clock()
-        resent = bool(self._unsure)
-        self._unsure = verdicts
+        verdicts, resent, _ = parcel
         try:
             answer = await self._store.exchange(self.supervisor_id, verdicts, wants, total, resent=resent)
-        except DatabaseError:
-            if wants:
-                self.suspect_strays()
+        except DeadlineError:
+            self._unwritten.overdue()
             raise
         self._take_in(answer, verdicts, wants, total, self.clock() - started)
 
@@ -278,7 +272,7 @@ class Exchange:
     ) -> None:
         if not answer.lease_alive:
             raise LeaseLostError
-        self._unsure = []
+        self._unwritten.answered()
         # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
         trusted = self._trust.trusted(self.clock())
         if answer.claims and trusted:

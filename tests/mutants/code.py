@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 EXCHANGE: Final = "unit/test_exchange.py"
+UNWRITTEN: Final = "unit/test_unwritten.py"
 STANDBY: Final = "unit/test_standby.py"
 DEMAND: Final = "unit/test_demand.py"
 RESTART: Final = "unit/test_restart.py"
@@ -553,24 +554,87 @@ SUPERVISOR: Final = (
         f"{EXCHANGE}::test_a_lease_that_the_database_has_given_up_ends_the_tenure",
     ),
     Mutant(
-        "exchange-unsure-first",
-        "supervisor/exchange.py",
-        "verdicts = self._unsure or self._take()",
-        "verdicts = self._take()",
-        f"{EXCHANGE}::test_a_batch_whose_reply_was_lost_is_sent_again_as_it_was_and_before_all_others",
+        "unwritten-again",
+        "supervisor/unwritten.py",
+        "        if self._sent.verdicts:\n            return self._sent\n",
+        "",
+        f"{UNWRITTEN}::test_what_was_not_answered_is_taken_again_as_it_was",
     ),
     Mutant(
-        "exchange-resent",
+        "unwritten-resent",
+        "supervisor/unwritten.py",
+        "self._sent = Parcel(taken, resent=True)",
+        "self._sent = Parcel(taken)",
+        f"{UNWRITTEN}::test_what_was_not_answered_is_taken_again_as_it_was",
+    ),
+    Mutant(
+        "unwritten-batch",
+        "supervisor/unwritten.py",
+        "batch = verdicts[:BATCH]",
+        "batch = verdicts",
+        f"{UNWRITTEN}::test_a_settle_takes_no_more_than_a_batch",
+    ),
+    Mutant(
+        "unwritten-size",
+        "supervisor/unwritten.py",
+        "if sum(sizes) <= SIZE:",
+        "if True:",
+        f"{UNWRITTEN}::test_a_settle_takes_no_more_than_its_size",
+    ),
+    Mutant(
+        "unwritten-one",
+        "supervisor/unwritten.py",
+        "return max(count, 1)",
+        "return count",
+        f"{UNWRITTEN}::test_one_verdict_is_taken_however_large_it_is",
+    ),
+    Mutant(
+        "unwritten-others",
+        "supervisor/unwritten.py",
+        "        self._others_first = True\n",
+        "",
+        f"{UNWRITTEN}::test_what_is_late_is_taken_alone_and_as_what_may_be_written",
+    ),
+    Mutant(
+        "unwritten-halves",
+        "supervisor/unwritten.py",
+        "max(len(verdicts) // 2, 1)",
+        "max(len(verdicts), 1)",
+        f"{UNWRITTEN}::test_a_row_that_somebody_keeps_locked_delays_no_other_for_long",
+    ),
+    Mutant(
+        "unwritten-away",
+        "supervisor/unwritten.py",
+        "if alone and self._heard and",
+        "if alone and",
+        f"{UNWRITTEN}::test_what_is_late_does_not_wait_for_a_database_that_was_away",
+    ),
+    Mutant(
+        "unwritten-pause",
+        "supervisor/unwritten.py",
+        "self._due = self._clock() + self._backoff.failed(self._dice)",
+        "pass",
+        f"{UNWRITTEN}::test_what_is_late_has_a_pause_when_others_are_answered",
+    ),
+    Mutant(
+        "exchange-late-alone",
         "supervisor/exchange.py",
-        "resent = bool(self._unsure)",
-        "resent = False",
-        f"{EXCHANGE}::test_a_batch_whose_reply_was_lost_is_sent_again_as_it_was_and_before_all_others",
+        "        if parcel.alone:\n            wants, total = [], 0\n",
+        "",
+        f"{EXCHANGE}::test_what_was_late_is_tried_again_without_a_claim",
+    ),
+    Mutant(
+        "exchange-overdue",
+        "supervisor/exchange.py",
+        "            self._unwritten.overdue()\n",
+        "",
+        f"{EXCHANGE}::test_what_was_late_is_tried_again_without_a_claim",
     ),
     Mutant(
         "exchange-strays",
         "supervisor/exchange.py",
-        "            if wants:\n                self.suspect_strays()\n            raise",
-        "            raise",
+        "            self.suspect_strays()\n            raise\n        self.last_turn",
+        "            raise\n        self.last_turn",
         f"{EXCHANGE}::test_strays_are_suspected_until_they_were_looked_for_after_the_server_must_have_ended",
     ),
     Mutant(
@@ -579,13 +643,6 @@ SUPERVISOR: Final = (
         "if began >= self._unsure_until:",
         "if True:",
         f"{EXCHANGE}::test_strays_are_suspected_until_they_were_looked_for_after_the_server_must_have_ended",
-    ),
-    Mutant(
-        "exchange-batch",
-        "supervisor/exchange.py",
-        "self._pending[:BATCH], self._pending[BATCH:]",
-        "self._pending, []",
-        f"{EXCHANGE}::test_a_settle_takes_no_more_than_a_batch",
     ),
     Mutant(
         "latecomers-looked-for",

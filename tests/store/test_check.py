@@ -15,7 +15,7 @@ from pgsched.errors import DatabaseError
 from pgsched.store import check
 from pgsched.store.check import Problem, problems
 from pgsched.store.schema import migrate
-from pgsched.supervisor.exchange import BATCH
+from pgsched.supervisor.unwritten import BATCH
 from tests.support import Server, database_of, eventually
 
 Connect = Callable[..., psycopg.Connection]

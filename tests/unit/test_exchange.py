@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.model import Claim, Group, Horizon, Outcome, Retry, Verdict, VerdictKind, Want
 from pgsched.rules.demand import Durations
 from pgsched.rules.latecomers import SOONEST
@@ -16,10 +16,11 @@ from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
 from pgsched.store.store import Exchanged, Readied
 from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
-from pgsched.supervisor.exchange import BATCH, STRAYS_FOR, Exchange, LeaseLostError
+from pgsched.supervisor.exchange import STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.parting import leave, settle_rest
 from pgsched.supervisor.resting import LOOK, PLENTY, PREFERENCE
+from pgsched.supervisor.unwritten import BATCH
 
 
 def claim(task_id: int, fence: int = 1) -> Claim:
@@ -287,8 +288,15 @@ def test_a_batch_whose_reply_was_lost_is_sent_again_as_it_was_and_before_all_oth
     assert len(bench.holdings) == 0
 
 
-def test_strays_are_suspected_until_they_were_looked_for_after_the_server_must_have_ended(bench: Bench) -> None:
-    bench.store.ready = [claim(1)]
+@pytest.mark.parametrize("settles", [False, True])
+def test_strays_are_suspected_until_they_were_looked_for_after_the_server_must_have_ended(
+    bench: Bench, settles: bool
+) -> None:
+    """Also when no claim was lost: what was written before may be undone where the server comes back."""
+    if settles:
+        bench.exchange.settle(verdict(1))
+    else:
+        bench.store.ready = [claim(1)]
     bench.store.failures = 1
     with pytest.raises(DatabaseError):
         bench.turn()
@@ -297,6 +305,30 @@ def test_strays_are_suspected_until_they_were_looked_for_after_the_server_must_h
         bench.exchange.strays_released(bench.now + waited)
         suspected.append(bench.exchange.strays_suspected)
     assert suspected == [True, True, False], "until then the lost claim may still be committed"
+
+
+def test_what_was_late_is_tried_again_without_a_claim(bench: Bench) -> None:
+    """Somebody may hold a lock on its row, and claims are not to wait for him."""
+    bench.store.ready = [claim(2)]
+    bench.exchange.settle(verdict(1))
+    plain = bench.store.exchange
+
+    async def late(*arguments: Any, **named: Any) -> Exchanged:
+        bench.store.exchange = plain  # type: ignore[method-assign]
+        await plain(*arguments, **named)
+        raise DeadlineError("too late")
+
+    bench.store.exchange = late  # type: ignore[method-assign]
+    with pytest.raises(DeadlineError):
+        bench.turn()
+    bench.store.ready = [claim(task_id) for task_id in range(2, 50)]
+    while bench.exchange.unsettled():
+        bench.turn()
+        bench.free += 10
+    first, claimed, again = bench.exchanges()
+    assert (first[2], first[3] > 0) == ([1], True)
+    assert (claimed[2], claimed[3] > 0) == ([], True)
+    assert again[2:] == ([1], 0, True)
 
 
 def test_a_settle_that_learns_of_the_loss_is_counted_among_the_dropped(bench: Bench) -> None:
