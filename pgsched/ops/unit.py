@@ -15,8 +15,8 @@ UNITS: Final = PurePosixPath("/etc/systemd/system")
 CONFIGURATION: Final = PurePosixPath("/etc/pgsched")
 STARTING: Final = 80
 """Seconds of a start beside a last attempt at the database and the app's import: the wait for it, and room."""
-STOPPING: Final = 30
-"""Seconds from the end of the drain until nothing is left: SIGKILL, and the last words to a slow database."""
+STOPPING: Final = 40
+"""Seconds of a stop beside the drain and four calls of a slow database: SIGKILL, and the last words tried again."""
 _HOMES: Final = ("/home", "/root", "/run/user")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=:,./-]*", re.ASCII)
 
@@ -58,7 +58,7 @@ class Service:
             # A dollar sign begins a variable, and a percent sign one of systemd's specifiers.
             "command": " ".join(_quoted(_escaped(word).replace("$", "$$"), r'[\\"]') for word in self.command),
             "start": f"{self.db_timeout + self.boot_timeout + STARTING:g}",
-            "stop": f"{self.drain_timeout + STOPPING:g}",
+            "stop": f"{self.drain_timeout + 4 * self.db_timeout + STOPPING:g}",
             "home": "read-only" if at_home else "yes",
             "state": "pgsched/%i" if self.template else "pgsched",
         }

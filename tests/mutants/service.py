@@ -89,8 +89,15 @@ SERVICE: Final = (
     Mutant(
         "unit-stop-timeout",
         "ops/unit.py",
-        "{self.drain_timeout + STOPPING:g}",
-        "{STOPPING:g}",
+        "{self.drain_timeout + 4 * self.db_timeout + STOPPING:g}",
+        "{4 * self.db_timeout + STOPPING:g}",
+        f"{UNIT}::test_f31_the_drain_ends_before_systemd_ends_it",
+    ),
+    Mutant(
+        "unit-stop-calls",
+        "ops/unit.py",
+        "4 * self.db_timeout + STOPPING:g}",
+        "STOPPING:g}",
         f"{UNIT}::test_f31_the_drain_ends_before_systemd_ends_it",
     ),
     Mutant(

@@ -53,7 +53,7 @@ def test_install_writes_unit_and_environment(tmp_path: Path, capsys: pytest.Capt
     assert "\nUser=shop\n" in unit
     assert "\nExecStart=/opt/x/pgsched run ${PGSCHED_APP} --no-embedded\n" in unit
     assert "\nTimeoutStartSec=740\n" in unit
-    assert "\nTimeoutStopSec=330\n" in unit
+    assert "\nTimeoutStopSec=580\n" in unit
     assert values(given) == {
         "PGSCHED_APP": "shop.tasks:app",
         "PGSCHED_PROCESSES": "3",

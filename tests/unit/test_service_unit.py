@@ -14,6 +14,8 @@ from pgsched.cli.run import run
 from pgsched.config import Settings
 from pgsched.errors import ExitCode
 from pgsched.ops.unit import Service
+from pgsched.pool.pool import END_WITHIN, PoolSettings
+from pgsched.supervisor.supervisor import FINAL_SECONDS
 from tests.pages import sections
 from tests.support import ROOT
 
@@ -51,11 +53,19 @@ def test_it_is_what_the_command_writes(unit: Unit) -> None:
     assert unit.text == Service(template="@" in unit.path.name).text()
 
 
+def needed(drain_timeout: float, db_timeout: float) -> float:
+    """Seconds of a stop at the worst: the drain, workers that are hard to kill, a call before and after, last words."""
+    killed = PoolSettings(app="a:b", processes=1).grace + 2 * END_WITHIN
+    return drain_timeout + killed + 2 * db_timeout + FINAL_SECONDS + 2 * db_timeout
+
+
 def test_f31_the_drain_ends_before_systemd_ends_it(unit: Unit) -> None:
     """F31: and only the supervisor is signalled at first, while whatever it leaves is killed."""
     assert unit["KillMode"] == "mixed"
-    assert float(unit["TimeoutStopSec"]) >= Settings(app="a:b").drain_timeout + 20
-    assert float(re.search(r"TimeoutStopSec=(.*)", Service(drain_timeout=3600).text())[1]) >= 3620  # type: ignore[index]
+    settings = Settings(app="a:b")
+    assert float(unit["TimeoutStopSec"]) >= needed(settings.drain_timeout, settings.db_timeout)
+    given = Service(drain_timeout=3600, db_timeout=60).text()
+    assert float(re.search(r"TimeoutStopSec=(.*)", given)[1]) >= needed(3600, 60)  # type: ignore[index]
     assert unit["Type"] == "notify"
     assert "SendSIGKILL" not in unit.values
 
