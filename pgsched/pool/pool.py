@@ -145,8 +145,8 @@ class Pool:
     ) -> None:
         """Stop a task that was dispatched: soft signal, grace, SIGKILL to the worker's group and descendants.
 
-        A task that no worker has begun is simply not begun. One that is unknown here, or is being stopped already,
-        is left alone.
+        A task that no worker has begun is simply not begun. One that is unknown here is left alone; one that is being
+        stopped already is killed no later than this grace says.
 
         :param kind: its outcome, unless it returns all the same.
         :param reason: the error that is recorded.
@@ -161,7 +161,11 @@ class Pool:
     def _stop_in(self, slot: Slot, task_id: int, kind: OutcomeKind, reason: str, grace: float) -> None:
         workers = self._workers
         workers.look(slot)
-        if not slot.sent or (slot.sent[0].claim.task_id == task_id and slot.order is not None):
+        if not slot.sent:
+            return
+        if slot.sent[0].claim.task_id == task_id and slot.order is not None:
+            slot.kill_at = min(slot.kill_at, time.monotonic() + grace)
+            workers.alarm.by(slot.kill_at)
             return
         taken = slot.take_back()
         others = [sent for sent in taken if sent.claim.task_id != task_id]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pgsched.config import Settings
 from pgsched.errors import DatabaseError, ExitCode
 from pgsched.model import Claim, OutcomeKind, Verdict
-from pgsched.pool.pool import Ended, Pool
+from pgsched.pool.pool import END_WITHIN, Ended, Pool
 from pgsched.rules import demand
 from pgsched.rules.backoff import Backoff
 from pgsched.rules.lease import Trust, margin
@@ -43,8 +43,7 @@ STUCK = 4 * demand.AHEAD_SECONDS
 """Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
 FINAL_ATTEMPTS = 2
 FINAL_SECONDS = 10.0
-"""How often, and for how long, the last words are tried before what they say is left for others to find out: two calls
-of a server that is slow, or what a server takes that restarts."""
+"""How often, and for how long, the last words are tried: two calls of a slow server, or what one takes to restart."""
 PATIENCE = 1.0
 """Seconds that the database gets after a second signal to answer what is under way, and again for the last words."""
 
@@ -230,19 +229,25 @@ class Supervisor:
         self._holdings.clear()
         self._backlog.take_all()
         self._pool.recall()
+        # What ran under it counts as an attempt, which is the reaper's to tell: this lease is not given up any more.
+        exchange.supervisor_id = 0
         # The database gives the tasks away when the margin is over; by then nothing of ours may run.
-        self._stop_running(OutcomeKind.CANCELLED, "lease lost", grace=margin(self.settings.lease) / 2)
+        end = lease_clock() + margin(self.settings.lease) / 2
         # Under the next lease we may claim these very tasks again: not beside their own old workers.
-        await self._until_idle()
+        await self._until_idle(
+            lambda: self._stop_running(OutcomeKind.CANCELLED, "lease lost", grace=max(end - lease_clock(), 0.0))
+        )
 
     def _stop_running(self, kind: OutcomeKind, reason: str, grace: float | None = None) -> None:
         for running in self._pool.running():
             claim = running.claim
             self._pool.stop_task(claim.task_id, kind, reason, fence=claim.fence, grace=grace)
 
-    async def _until_idle(self) -> None:
+    async def _until_idle(self, stop: Callable[[], None] = lambda: None) -> None:
+        """Wait; `stop` is called after each end too: what had been sent ahead, out of our reach, has begun then."""
         while self._pool.running():
             self._ended.clear()
+            stop()
             await self._ended.wait()
 
     async def _tend_pool(self) -> None:
@@ -264,8 +269,9 @@ class Supervisor:
         self._give_back_waiting()
         await race(self._until_idle(), self._force_asked.wait(), asyncio.sleep(self.settings.drain_timeout))
         if self._pool.running() and not self._force_asked.is_set():
-            self._stop_running(OutcomeKind.INTERRUPTED, "drain")
-            await race(self._until_idle(), self._force_asked.wait())
+            stopped = self._until_idle(lambda: self._stop_running(OutcomeKind.INTERRUPTED, "drain"))
+            # A worker that the kernel cannot end is left to `Pool.stop`.
+            await race(stopped, self._force_asked.wait(), asyncio.sleep(self._pool.settings.grace + END_WITHIN))
         # Cut off, a claim that was committed would leave its rows under our name, and a release look like a fenced one.
         await race(self._exchange.halt(), self._overdue())
 
@@ -285,7 +291,9 @@ class Supervisor:
             renewing = asyncio.create_task(Duty("renewal", renewal.turn, self._observer).run())
             await self._pool.stop()
             self._give_back_waiting()
-            await race(self._say_last_words(exchange), self._overdue())
+            # No longer than systemd waits (``ops/unit.py``).
+            enough = asyncio.sleep(FINAL_SECONDS + 2 * self.settings.db_timeout)
+            await race(self._say_last_words(exchange), self._overdue(), enough)
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
         else:
