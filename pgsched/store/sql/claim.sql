@@ -21,8 +21,8 @@
 -- where the supervisor's own last claim ended. The claim after each discover passes over nothing.
 --
 -- The candidates are cut off behind the one with which their payloads, as they are stored, come to 4 MiB: whoever claims
--- holds all of them in memory. As text a payload may be much longer than stored; one over 64 MiB comes as the empty text,
--- and one that takes less than 64 KiB cannot be so long. Neither looks at more than the row itself.
+-- holds all of them in memory. As text a payload may be much longer than stored; one over 64 MiB comes as the empty text.
+-- One that takes less than 64 KiB is so long only with numbers of 100,000 digits, and that is not looked at.
 --
 -- The candidates stop at the limit, so the groups after it are not touched. They are materialised, so the advisory lock is
 -- asked for once for each of them and for no other row, whatever the plan. In other statements a join by id is written as
