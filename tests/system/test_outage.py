@@ -371,3 +371,25 @@ def test_a_supervisor_that_stops_waits_for_a_server_that_restarts(
     assert command.wait().code == 0, command
     assert {rows.row(task).status for task in tasks} == {"completed"}
     assert "not_settled" not in command.err
+
+
+def test_what_was_written_and_is_undone_is_run_again(
+    proxy: Proxy, rows: Rows, pgsched_cli: CommandLine, audit: Audit, server: Server, dsn: str
+) -> None:
+    """As by a failover to a standby that lacked the last commits: the row is ours again, and we had let it go."""
+    [task_id] = rows.add("nap")
+    command = pgsched_cli("run", APP, *ALONE, "--reap-interval", "1", environment=through(proxy))
+    rows.all_ended()
+    proxy.refuse()
+    command.wait_for("database_lost")
+    server.sql(
+        "UPDATE scheduled_tasks SET status = 'processing', finished_at = NULL,"
+        " claimed_by = (SELECT id FROM pgsched_supervisors) WHERE id = %s",
+        task_id,
+        dsn=dsn,
+    )
+    proxy.pass_on()
+    command.wait_for("database_back")
+    rows.all_ended()
+    stops(command)
+    assert audit.executions() == {task_id: 2}
