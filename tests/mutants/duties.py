@@ -195,6 +195,13 @@ DUTIES: Final = (
         "unit/test_supervisor.py::test_a_lease_that_is_lost_takes_everything_with_it_before_the_next_one_begins",
     ),
     Mutant(
+        "drain-unkillable",
+        "supervisor/supervisor.py",
+        "race(stopped, self._force_asked.wait(), asyncio.sleep(self._pool.settings.grace + END_WITHIN))",
+        "race(stopped, self._force_asked.wait())",
+        "unit/test_supervisor.py::test_a_drain_does_not_wait_for_what_the_kernel_cannot_end",
+    ),
+    Mutant(
         "void-recall",
         "supervisor/supervisor.py",
         "        self._pool.recall()\n        # What ran under it",

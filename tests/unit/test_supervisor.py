@@ -1,6 +1,7 @@
 """What the supervisor itself decides between its duties, on a pool that only remembers."""
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,7 +65,13 @@ class LastWords:
     def forget(self) -> list[Verdict]:
         return []
 
+    def settle(self, verdict: Verdict) -> None: ...
+
     def conclude(self) -> None: ...
+
+    async def cease(self) -> None: ...
+
+    async def halt(self) -> None: ...
 
     def clock(self) -> float:
         return 0.0
@@ -156,6 +163,20 @@ async def test_a_lease_that_is_lost_takes_everything_with_it_before_the_next_one
     pool.runs = []
     served._ended.set()
     await voided
+
+
+async def test_a_drain_does_not_wait_for_what_the_kernel_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsched.supervisor.supervisor.END_WITHIN", 0.01)
+    pool = RememberingPool()
+    pool.settings = PoolSettings(app="a:app", processes=1, grace=0.01)
+    pool.runs = [Running(claim(1), 0, 100, 5.0)]
+    served = supervisor(pool, SupervisorState.RUNNING)
+    served.settings = dataclasses.replace(served.settings, drain_timeout=0.0)
+    exchange: Any = LastWords()
+    served._exchange = exchange
+    served.stop()
+    await asyncio.wait_for(served._drain_when_asked(), 20.0)
+    assert [stopped[:2] for stopped in pool.stopped] == [(1, OutcomeKind.INTERRUPTED)]
 
 
 @pytest.mark.parametrize("held", [True, False])
