@@ -13,11 +13,12 @@ import time
 from collections import Counter as Count
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram, values
 
 from pgsched.model import Claim, Outcome, OutcomeKind, Verdict, VerdictKind
+from pgsched.ops.children import Children, Room
 from pgsched.ops.directory import forget_gauges, reserve, slot_identity
 from pgsched.ops.recorder import Recorder, recorder_path
 
@@ -41,22 +42,6 @@ _STATUS = {
 """The status of an attempt that can end with its worker."""
 _FAILING = (VerdictKind.RETRY, VerdictKind.FAILED)
 
-Child = TypeVar("Child", Counter, Gauge)
-
-
-class _Children(dict[tuple[str, ...], Child], Generic[Child]):
-    """The labelled children of a metric: looking one up in prometheus_client costs as much as counting."""
-
-    def __init__(self, metric: Child) -> None:
-        super().__init__()
-        self._metric: Child = metric
-        self.labelled = bool(metric._labelnames)
-
-    def __missing__(self, labels: tuple[str, ...]) -> Child:
-        child: Child = self._metric.labels(*labels) if labels else self._metric
-        self[labels] = child
-        return child
-
 
 class Metrics:
     """All metrics of one supervisor.
@@ -66,8 +51,10 @@ class Metrics:
     """
 
     def __init__(self, directory: Path) -> None:
-        for kind in ("counter", "histogram", "gauge_mostrecent"):
-            reserve(directory / f"{kind}_{IDENTITY}.db")
+        self._counters = Room(directory / f"counter_{IDENTITY}.db")
+        self._levels = Room(directory / f"gauge_mostrecent_{IDENTITY}.db")
+        # Only the two that are made here: it never grows.
+        reserve(directory / f"histogram_{IDENTITY}.db")
         multiprocess: Any = values
         multiprocess.ValueClass = multiprocess.MultiProcessValue(lambda: IDENTITY)
         self._directory = directory
@@ -90,73 +77,77 @@ class Metrics:
         )
 
     def _define_counters(self) -> None:
-        attempts = _counter(
+        attempts = self._counter(
             "scheduler_lock_attempts_total", "Total number of advisory lock attempts and their results.", "result"
         )
         self._acquired = attempts["acquired",]
         self._skipped = attempts["skipped",]
         self._failed = attempts["failed",]
-        self._claimed = _counter("pgsched_claimed_total", "Tasks claimed.", "task_type")
-        self._settled = _counter(
+        self._claimed = self._counter("pgsched_claimed_total", "Tasks claimed.", "task_type")
+        self._settled = self._counter(
             "pgsched_settled_total", "Verdicts written to the table: equal to its rows.", "task_type", "verdict"
         )
-        self._failures = _counter(
+        self._failures = self._counter(
             "pgsched_failures_total", "Failed attempts: equal to the rows of pgsched_failures.", "task_type", "outcome"
         )
-        self._discarded = _counter(
+        self._discarded = self._counter(
             "pgsched_discarded_total",
             "Attempts that ended when the claim was no longer ours: cancelled, or the lease was lost.",
             "task_type",
             "outcome",
         )
-        self._restarts = _counter("pgsched_worker_restarts_total", "Workers that were replaced.", "reason")
+        self._restarts = self._counter("pgsched_worker_restarts_total", "Workers that were replaced.", "reason")
         for reason in REPLACED:
             # A counter that begins with 1 has not risen, for whoever watches it.
             self._restarts[reason,]
-        self._reloads = _counter("pgsched_reloads_total", "Times that the app was to be imported anew.", "result")
+        self._reloads = self._counter("pgsched_reloads_total", "Times that the app was to be imported anew.", "result")
         for result in ("succeeded", "failed"):
             self._reloads[result,]
-        self._fenced = _counter("pgsched_fenced_total", "Verdicts that were too late and changed no row.")[()]
-        self._reaped = _counter("pgsched_reaped_total", "Claims taken over from dead supervisors.")[()]
-        self._outages = _counter("pgsched_database_outages_total", "Times that the database went away.")[()]
-        self._late = _counter("pgsched_late_renewals_total", "Renewals that came when the next one was due.")[()]
-        self._leases_lost = _counter("pgsched_leases_lost_total", "Leases that ran out, with all claims held.")[()]
+        self._fenced = self._counter("pgsched_fenced_total", "Verdicts that were too late and changed no row.")[()]
+        self._reaped = self._counter("pgsched_reaped_total", "Claims taken over from dead supervisors.")[()]
+        self._outages = self._counter("pgsched_database_outages_total", "Times that the database went away.")[()]
+        self._late = self._counter("pgsched_late_renewals_total", "Renewals that came when the next one was due.")[()]
+        self._leases_lost = self._counter("pgsched_leases_lost_total", "Leases that ran out, with all claims held.")[()]
         self._totals = {
-            "slot_busy_seconds": _counter(
+            "slot_busy_seconds": self._counter(
                 "pgsched_slot_busy_seconds_total", "Time in which a slot's worker had a task.", "slot"
             ),
-            "task_cpu_seconds": _counter(
+            "task_cpu_seconds": self._counter(
                 "pgsched_task_cpu_seconds_total", "Processor time of workers, by the task that they ran.", "task_type"
             ),
         }
 
     def _define_gauges(self) -> None:
         self._gauges = {
-            "active": _gauge("scheduler_active_workers", "Number of concurrent workers currently running tasks."),
-            "held": _gauge("pgsched_held_claims", "Claims that the supervisor holds, running ones included."),
-            "backlog": _gauge("pgsched_backlog", "Claimed tasks that wait in the supervisor for a slot."),
-            "slots": _gauge("pgsched_slots", "Slots by state.", "state"),
-            "lease_seconds": _gauge("pgsched_lease_seconds", "Length of the supervisor's lease."),
-            "lease_remaining_seconds": _gauge(
+            "active": self._gauge("scheduler_active_workers", "Number of concurrent workers currently running tasks."),
+            "held": self._gauge("pgsched_held_claims", "Claims that the supervisor holds, running ones included."),
+            "backlog": self._gauge("pgsched_backlog", "Claimed tasks that wait in the supervisor for a slot."),
+            "slots": self._gauge("pgsched_slots", "Slots by state.", "state"),
+            "lease_seconds": self._gauge("pgsched_lease_seconds", "Length of the supervisor's lease."),
+            "lease_remaining_seconds": self._gauge(
                 "pgsched_lease_remaining_seconds", "How long the supervisor may still trust its lease."
             ),
-            "queue_depth": _gauge("pgsched_queue_depth", "Tasks in the table, all supervisors'.", "queue", "state"),
-            "due_tasks": _gauge("pgsched_due_tasks", "Tasks in the table that could run now, by type.", "task_type"),
-            "oldest_due_seconds": _gauge(
+            "queue_depth": self._gauge(
+                "pgsched_queue_depth", "Tasks in the table, all supervisors'.", "queue", "state"
+            ),
+            "due_tasks": self._gauge(
+                "pgsched_due_tasks", "Tasks in the table that could run now, by type.", "task_type"
+            ),
+            "oldest_due_seconds": self._gauge(
                 "pgsched_oldest_due_seconds", "How long the oldest due task of a queue has been due.", "queue"
             ),
-            "reaper_last_success_timestamp_seconds": _gauge(
+            "reaper_last_success_timestamp_seconds": self._gauge(
                 "pgsched_reaper_last_success_timestamp_seconds", "When the reaper last finished a turn, Unix time."
             ),
-            "oldest_snapshot_seconds": _gauge(
+            "oldest_snapshot_seconds": self._gauge(
                 "pgsched_oldest_snapshot_seconds", "How long somebody has kept dead rows from being removed."
             ),
-            "oldest_snapshot_transactions": _gauge(
+            "oldest_snapshot_transactions": self._gauge(
                 "pgsched_oldest_snapshot_transactions", "Over how many transactions somebody has done so."
             ),
-            "table_rows": _gauge("pgsched_table_rows", "Live rows, as the server's statistics have it.", "table"),
-            "table_dead_rows": _gauge("pgsched_table_dead_rows", "Dead rows, likewise.", "table"),
-            "table_bytes": _gauge(
+            "table_rows": self._gauge("pgsched_table_rows", "Live rows, as the server's statistics have it.", "table"),
+            "table_dead_rows": self._gauge("pgsched_table_dead_rows", "Dead rows, likewise.", "table"),
+            "table_bytes": self._gauge(
                 "pgsched_table_bytes", "Size with indexes, as of the last VACUUM or ANALYZE.", "table"
             ),
         }
@@ -268,11 +259,9 @@ class Metrics:
     def _type(self, task_type: str) -> str:
         return task_type if task_type in self._known else UNKNOWN
 
+    def _counter(self, name: str, text: str, *labels: str) -> Children[Counter]:
+        return Children(Counter(name, text, labels, registry=None), self._counters)
 
-def _counter(name: str, text: str, *labels: str) -> _Children[Counter]:
-    return _Children(Counter(name, text, labels, registry=None))
-
-
-def _gauge(name: str, text: str, *labels: str) -> _Children[Gauge]:
-    # Only the supervisor has gauges; this mode shows them without a label for the process.
-    return _Children(Gauge(name, text, labels, registry=None, multiprocess_mode="mostrecent"))
+    def _gauge(self, name: str, text: str, *labels: str) -> Children[Gauge]:
+        # Only the supervisor has gauges; this mode shows them without a label for the process.
+        return Children(Gauge(name, text, labels, registry=None, multiprocess_mode="mostrecent"), self._levels)

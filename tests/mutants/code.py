@@ -794,6 +794,27 @@ SUPERVISOR: Final = (
         'if metric.name.startswith("none"):',
         "unit/test_metrics.py",
     ),
+    Mutant(
+        "series-in-a-hole",
+        "ops/children.py",
+        "        if not self._room.make():",
+        "        if False:",
+        "unit/test_metrics.py::test_many_types_and_queues_have_their_blocks_before_they_are_written",
+    ),
+    Mutant(
+        "series-without-room",
+        "ops/children.py",
+        "        except OSError:\n            return False",
+        "        except OSError:\n            return True",
+        "unit/test_metrics.py::test_what_has_no_room_is_not_counted_until_there_is_some",
+    ),
+    Mutant(
+        "series-given-up",
+        "ops/children.py",
+        "            nothing: Any = Nothing()\n",
+        "            nothing: Any = self.setdefault(labels, Nothing())  # type: ignore[arg-type]\n",
+        "unit/test_metrics.py::test_what_has_no_room_is_not_counted_until_there_is_some",
+    ),
     Mutant("total-falls", "ops/metrics.py", "max(value, self._reached.get(key, 0.0))", "value", "unit/test_metrics.py"),
     Mutant(
         "depth-unknown",

@@ -1,7 +1,9 @@
 """The supervisor's metrics: what each event counts, under which names, and what it costs."""
 
 import asyncio
+import errno
 import math
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -11,8 +13,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pgsched.model import Claim, Failure, Outcome, OutcomeKind, Verdict, VerdictKind
-from pgsched.ops import exposition
+from pgsched.ops import children, exposition
 from pgsched.ops.collector import DirectoryCollector
+from pgsched.ops.directory import RESERVED
 from pgsched.ops.exposition import Exposition
 from pgsched.ops.metrics import Metrics
 from tests.scraped import Scraped
@@ -226,6 +229,50 @@ def test_rows_cannot_make_up_labels(metrics: Metrics, directory: Path) -> None:
     assert scraped.value("pgsched_failures_total", task_type="(unknown)", outcome="lost") == 1000
     assert scraped.value("pgsched_task_cpu_seconds_total", task_type="(unknown)") == sum(range(1000))
     assert len(scraped.families["pgsched_task_cpu_seconds"].samples) == 1
+
+
+def test_many_types_and_queues_have_their_blocks_before_they_are_written(metrics: Metrics, directory: Path) -> None:
+    """A write into a hole of a mapped file is a SIGBUS where the disk is full."""
+    _many(metrics)
+    for path in directory.glob("*_supervisor.db"):
+        status = path.stat()
+        assert status.st_blocks * 512 >= status.st_size, path
+        assert (status.st_size > RESERVED) == (not path.name.startswith("histogram")), path
+    scraped = Scraped.from_directory(directory)
+    assert scraped.total("pgsched_claimed_total") == 200
+    assert scraped.total("pgsched_queue_depth") == 2 * sum(range(200))
+
+
+def test_what_has_no_room_is_not_counted_until_there_is_some(
+    metrics: Metrics, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(children, "reserve", full)
+        _many(metrics)
+        metrics.claimed([claim()], skipped=0, failed=0, seconds=0.001)
+        scraped = Scraped.from_directory(directory)
+        assert {path.stat().st_size for path in directory.glob("*_supervisor.db")} == {RESERVED}
+        assert scraped.value("pgsched_claimed_total", task_type="compress") == 1
+        assert scraped.value("pgsched_claimed_total", task_type="type-199") is None
+    metrics.claimed([claim(task_type="type-199")], skipped=0, failed=0, seconds=0.001)
+    assert Scraped.from_directory(directory).value("pgsched_claimed_total", task_type="type-199") == 1
+
+
+def _many(metrics: Metrics) -> None:
+    """As many task types and queues as get series of their own, each counted once."""
+    types = [f"type-{number}" for number in range(200)]
+    metrics.know(types)
+    metrics.claimed([claim(task_type=each) for each in types], skipped=0, failed=0, seconds=0.001)
+    metrics.settled([verdict(VerdictKind.COMPLETED, task_type=each) for each in types], fenced=0, seconds=0.001)
+    for number in range(200):
+        metrics.sampled("queue_depth", number, queue=f"a queue with a longer name {number}", state="queued")
+        metrics.sampled("queue_depth", number, queue=f"a queue with a longer name {number}", state="processing")
+        metrics.sampled("oldest_due_seconds", number, queue=f"a queue with a longer name {number}")
+        metrics.sampled("due_tasks", number, task_type=f"type-{number}")
+        metrics.sampled("task_cpu_seconds", number, task_type=f"type-{number}")
 
 
 def test_a_batch_of_500_costs_far_less_than_500_counts(metrics: Metrics) -> None:
