@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pgsched
+from pgsched.cli.threads import LooseThreads
 from pgsched.config import Settings
 from pgsched.errors import ExitCode
 from pgsched.events import emit
@@ -34,11 +35,12 @@ async def run(
     :param on_outcome: also hears of every outcome.
     :raises PgschedError: it could not start, or had to give up.
     """
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(LooseThreads())
     observation = Observation(settings, redact=redact, level=level)
     try:
         supervisor = _build(settings, observation, on_outcome)
         await observation.start(supervisor.vitals.health, supervisor.vitals.stuck)
-        loop = asyncio.get_running_loop()
         for number in STOP:
             loop.add_signal_handler(number, supervisor.stop)
         loop.add_signal_handler(signal.SIGHUP, supervisor.changes.reload)

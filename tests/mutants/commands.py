@@ -4,6 +4,9 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
+THREADS: Final = "unit/test_threads.py"
+SILENT_NAMES: Final = "system/test_signals.py::test_f30_a_signal_does_not_wait_for_a_silent_name_server"
+
 COMMANDS: Final = (
     Mutant(
         "http-health-fails",
@@ -173,5 +176,34 @@ COMMANDS: Final = (
         "    except BrokenPipeError:\n        _abandon(1)\n        return BROKEN_PIPE\n    except Exception",
         "    except Exception",
         "system/test_cli_commands.py::test_a_reader_that_goes_away_is_no_error",
+    ),
+    Mutant(
+        "threads-set",
+        "cli/compose.py",
+        "    loop.set_default_executor(LooseThreads())\n",
+        "",
+        SILENT_NAMES,
+    ),
+    Mutant("threads-daemon", "cli/threads.py", "daemon=True", "daemon=False", SILENT_NAMES),
+    Mutant(
+        "threads-most",
+        "cli/threads.py",
+        "begin = self._running < MOST",
+        "begin = True",
+        f"{THREADS}::test_no_more_threads_than_that",
+    ),
+    Mutant(
+        "threads-cancelled",
+        "cli/threads.py",
+        "            if not future.set_running_or_notify_cancel():\n                return\n",
+        "            future.set_running_or_notify_cancel()\n",
+        f"{THREADS}::test_no_more_threads_than_that",
+    ),
+    Mutant(
+        "threads-end",
+        "cli/threads.py",
+        "            future.cancel()\n",
+        "            pass\n",
+        f"{THREADS}::test_what_waits_at_the_end_is_not_begun",
     ),
 )

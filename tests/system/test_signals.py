@@ -15,6 +15,7 @@ from tests.command import Command
 from tests.proxy import Proxy
 from tests.support import Server, descendants, eventually, gone, process, processes
 from tests.system.conftest import CommandLine
+from tests.system.names import NameServer
 from tests.system.rows import Rows
 
 APP = "tests.system.tasks:app"
@@ -107,6 +108,27 @@ def test_f30_a_second_signal_does_not_wait_for_a_silent_database(
     nothing_left(command)
     assert "Traceback" not in command.err
     assert {rows.row(task_id)[:2] for task_id in ids} == {("processing", 0)}
+
+
+def test_f30_a_signal_does_not_wait_for_a_silent_name_server(
+    proxy: Proxy, rows: Rows, pgsched_cli: CommandLine, audit: Audit
+) -> None:
+    """F30: nor does the end of the process, for a thread that waits for it."""
+    names = NameServer(pgsched_cli)
+    [task_id] = rows.add("nap", {"seconds": 60.0})
+    options = ("--processes", "1", "--lease", "100", "--drain-timeout", "100")
+    command = pgsched_cli("run", APP, *options, environment={"PGSCHED_DSN": names.dsn(proxy)})
+    eventually(lambda: len(audit.entries()) == 1, "the task runs")
+    names.silence()
+    proxy.cut()
+    names.wait_for_question()
+    command.signal(signal.SIGTERM)
+    command.wait_for("state=draining")
+    command.signal(signal.SIGTERM)
+    assert command.wait(15).code == 7, command
+    nothing_left(command)
+    assert "Traceback" not in command.err
+    assert rows.row(task_id)[:2] == ("processing", 0)
 
 
 SLOW_IMPORT = """
