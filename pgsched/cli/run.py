@@ -17,8 +17,9 @@ from pgsched.cli.database import Database, database_options
 from pgsched.cli.guard import say
 from pgsched.cli.options import Checked, all_of, command, given_as, option, setting
 from pgsched.cli.output import counted
+from pgsched.cli.threads import LooseThreads
 from pgsched.config import MAX_PROCESSES, Settings
-from pgsched.errors import DatabaseError, UsageError
+from pgsched.errors import DatabaseError, ExitCode, UsageError
 from pgsched.quantities import available_cpus, parse_seconds
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def run(context: click.Context, /, app: str, database: Database, wait_for_databa
         say(f"warning: {names['processes']} {settings.processes}, but this process may use only {cpus} CPUs")
     # Until the loop listens for it, it would end us. A handler: what is ignored stays so in programs that we start.
     signal.signal(signal.SIGHUP, lambda *_: None)
+    # Nothing has begun. By default it would look like a failure, and process 1 would not even hear it.
+    signal.signal(signal.SIGTERM, _leave)
     # Before anything is started and logged: what is wrong with the database is then the only line.
     with _reached(database, wait_for_database) as connection:
         _demand_partitions(connection, settings, names["partitions"])
@@ -101,7 +104,14 @@ def run(context: click.Context, /, app: str, database: Database, wait_for_databa
     # The claims in hand are many, live briefly and form no cycles: to look through them all the time is for nothing.
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
-    return asyncio.run(compose.run(settings))
+    # From here on there is something to take apart, which what is raised anywhere would leave behind.
+    stop = asyncio.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return asyncio.run(compose.run(settings, stop=stop))
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(ExitCode.OK)
 
 
 def _reached(database: Database, patience: float) -> "Connection[Any]":
@@ -110,15 +120,30 @@ def _reached(database: Database, patience: float) -> "Connection[Any]":
     told = False
     while True:
         try:
-            return database.connect("run")
+            return _connected(database)
         except DatabaseError as error:
             left = until - time.monotonic()
             if left <= 0:
                 raise
             if not told:
-                say(f"waiting {left:.0f} s for the database: {error}")
+                say(f"waiting {patience:g} s for the database: {error}")
                 told = True
         time.sleep(min(ASK_AGAIN, left))
+
+
+def _connected(database: Database) -> "Connection[Any]":
+    """Connect in a thread: whoever waits for a name server hears no signal."""
+    from pgsched.store.passwords import passwords
+
+    # Here: the embedded server lives as long as the command, which other threads do not know.
+    database.open()
+    try:
+        return LooseThreads().submit(database.connect, "run").result()
+    except (SystemExit, KeyboardInterrupt):
+        # What makes the password would go on.
+        if source := passwords():
+            source.give_up()
+        raise
 
 
 def _warn_of_pooler(connection: "Connection[Any]", settings: Settings, option: str) -> None:

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 LIVENESS: Final = "unit/test_liveness.py"
 INSTALL: Final = "unit/test_cli_systemd.py"
+STARTUP: Final = "system/test_startup.py"
 UNIT: Final = "unit/test_service_unit.py"
 
 SERVICE: Final = (
@@ -105,6 +106,34 @@ SERVICE: Final = (
         "cli/run.py",
         "            if left <= 0:\n                raise\n",
         "            if patience == 0:\n                raise\n            left = ASK_AGAIN\n",
-        "system/test_startup.py::test_the_wait_for_a_database_has_an_end",
+        f"{STARTUP}::test_the_wait_for_a_database_has_an_end",
+    ),
+    Mutant(
+        "term-waiting",
+        "cli/run.py",
+        "    signal.signal(signal.SIGTERM, _leave)\n",
+        "",
+        f"{STARTUP}::test_f33_a_signal_ends_the_wait_for_a_database",
+    ),
+    Mutant(
+        "term-starting",
+        "cli/run.py",
+        "    signal.signal(signal.SIGTERM, lambda *_: stop.set())\n",
+        "",
+        f"{STARTUP}::test_f33_a_signal_before_the_loop_hears_it_leaves_no_directory",
+    ),
+    Mutant(
+        "term-silent-names",
+        "cli/run.py",
+        'LooseThreads().submit(database.connect, "run").result()',
+        'database.connect("run")',
+        f"{STARTUP}::test_f33_a_signal_does_not_wait_for_a_silent_name_server",
+    ),
+    Mutant(
+        "term-password",
+        "cli/run.py",
+        "            source.give_up()\n",
+        "            pass\n",
+        f"{STARTUP}::test_a_signal_leaves_nothing_behind_that_makes_a_password",
     ),
 )

@@ -229,6 +229,21 @@ def test_f35_as_process_1_it_drains_and_collects_what_is_orphaned(
     nothing_left(command)
 
 
+@pytest.mark.skipif(not may_make_namespaces(), reason="unshare may not make a pid namespace here")
+def test_f35_as_process_1_it_hears_the_signal_while_it_waits_for_a_database(
+    proxy: Proxy, pgsched_cli: CommandLine
+) -> None:
+    """F35: what process 1 has no handler for, the kernel keeps from it."""
+    proxy.refuse()
+    options = ("--wait-for-database", "100s")
+    command = pgsched_cli("run", APP, *options, environment={"PGSCHED_DSN": proxy.dsn}, wrapper=NAMESPACE)
+    command.wait_for("waiting 100 s")
+    [supervisor] = [found.pid for found in descendants(command.pid) if found.parent == command.pid]
+    os.kill(supervisor, signal.SIGTERM)
+    assert command.wait(15).code == 0, command
+    assert "Traceback" not in command.err, command
+
+
 def zombies_below(pid: int) -> list[int]:
     return [found.pid for found in processes() if found.parent == pid and found.dead]
 

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from tests.proxy import Proxy
-from tests.support import Server, eventually
+from tests.support import Server, descendants, eventually, gone
 from tests.system.conftest import CommandLine
+from tests.system.names import NameServer
 from tests.system.rows import Rows
 
 APP = "tests.system.tasks:app"
@@ -169,6 +170,75 @@ def test_the_wait_for_a_database_has_an_end(proxy: Proxy, pgsched_cli: CommandLi
     assert time.monotonic() - started >= 1.0
     assert ended.code == 3, ended
     assert len(ended.err.splitlines()) == 2, ended
+
+
+def test_f33_a_signal_ends_the_wait_for_a_database(proxy: Proxy, pgsched_cli: CommandLine) -> None:
+    """F33: nothing has begun, so it is no failure."""
+    proxy.refuse()
+    command = pgsched_cli("run", APP, "--wait-for-database", "50s", environment={"PGSCHED_DSN": proxy.dsn})
+    command.wait_for("waiting 50 s")
+    command.signal(signal.SIGTERM)
+    ended = command.wait(15)
+    assert ended.code == 0, command
+    assert len(ended.err.splitlines()) == 1, command
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_f33_a_signal_does_not_wait_for_a_silent_name_server(
+    number: signal.Signals, code: int, proxy: Proxy, pgsched_cli: CommandLine
+) -> None:
+    """F33."""
+    names = NameServer(pgsched_cli)
+    names.silence()
+    command = pgsched_cli("run", APP, environment={"PGSCHED_DSN": names.dsn(proxy)})
+    names.wait_for_question()
+    command.signal(number)
+    ended = command.wait(15)
+    assert ended.code == code, command
+    assert not ended.err, command
+
+
+def test_a_signal_leaves_nothing_behind_that_makes_a_password(dsn: str, pgsched_cli: CommandLine) -> None:
+    environment = {"PGSCHED_DSN": dsn, "PGSCHED_PASSWORD_COMMAND": "sleep 600"}
+    command = pgsched_cli("run", APP, "--db-timeout", "60", environment=environment)
+    eventually(lambda: any(found.name == "sleep" for found in descendants(command.pid)), "it is asked")
+    [asked] = [found.pid for found in descendants(command.pid)]
+    command.signal(signal.SIGTERM)
+    ended = command.wait(15)
+    assert ended.code == 0, command
+    assert "Traceback" not in ended.err, command
+    eventually(lambda: gone(asked), "it was killed")
+
+
+SLOW_PLACE = """
+import tempfile, time
+from pathlib import Path
+
+here, make = Path(__file__).parent, tempfile.mkdtemp
+
+def mkdtemp(*arguments, **named):
+    made = make(*arguments, **named)
+    (here / "made").touch()
+    while not (here / "go").exists():
+        time.sleep(0.01)
+    return made
+
+tempfile.mkdtemp = mkdtemp
+"""
+
+
+def test_f33_a_signal_before_the_loop_hears_it_leaves_no_directory(pgsched_cli: CommandLine, tmp_path: Path) -> None:
+    """F33."""
+    pgsched_cli.module("sitecustomize", SLOW_PLACE)
+    metrics = tmp_path / "metrics"
+    command = pgsched_cli("run", APP, "--processes", "1", environment={"PROMETHEUS_MULTIPROC_DIR": str(metrics)})
+    eventually((tmp_path / "made").exists, "the directory is made")
+    command.signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    ended = command.wait()
+    assert ended.code == 0, command
+    assert "Traceback" not in ended.err, command
+    assert not list(metrics.iterdir())
 
 
 PRINTS = """
