@@ -61,8 +61,8 @@ class Dispatcher:
         least, best = ahead + 1, None
         since = time.monotonic() - within
         for count, slot in enumerate(self._busy.values()):
-            # With nothing sent ahead, a worker that has an old app comes to rest, and can be replaced.
-            if len(slot.sent) < least and slot.started >= since and not slot.full and slot.knows is newest:
+            # With nothing sent ahead, a worker that is worn, or has an old app, comes to rest and can be replaced.
+            if len(slot.sent) < least and slot.started >= since and not slot.full and slot.worn is None:
                 least, best = len(slot.sent), slot
             if count >= CANDIDATES:
                 # With many slots it is enough to avoid the fullest.

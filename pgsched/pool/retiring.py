@@ -19,8 +19,8 @@ def retire(slots: Iterable[Slot]) -> list[Slot]:
     """Mark the workers that leave now; return those marked just now.
 
     One at a time, whose replacement must be ready before the next one's turn. A worker that has run its number of
-    tasks may not be given more and would only stand idle, so of these up to half of the pool leave together. One that
-    has an old app leaves when it is at rest: it would keep others waiting for the end of its task.
+    tasks may not be given more and would only stand idle, so of these up to half of the pool leave together. Each
+    leaves when it is at rest: one with a task would keep others waiting for the end of that.
     """
     every = [slot for slot in slots if not slot.surplus]
     absent = sum(slot.reason is not None or slot.state in _ABSENT for slot in every)
@@ -28,9 +28,7 @@ def retire(slots: Iterable[Slot]) -> list[Slot]:
     for slot in every:
         if slot.budget <= 0 and slot.state not in _ABSENT:
             slot.worn = MAX_TASKS
-        if slot.worn is None or slot.reason is not None or slot.state not in (SlotState.IDLE, SlotState.BUSY):
-            continue
-        if slot.worn == RELOADED and slot.state is not SlotState.IDLE:
+        if slot.worn is None or slot.reason is not None or slot.state is not SlotState.IDLE:
             continue
         if absent < (max(1, len(every) // 2) if slot.worn == MAX_TASKS else 1):
             slot.reason = slot.worn

@@ -5,6 +5,8 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 POOL: Final = "pool/test_live.py"
+SLOTS: Final = "pool/test_slots.py"
+BACKLOG: Final = "unit/test_backlog.py"
 UNIT: Final = "unit/test_changing.py"
 SYSTEM: Final = "system/test_live.py"
 
@@ -19,14 +21,35 @@ LIVE: Final = (
     Mutant(
         "live-at-rest",
         "pool/retiring.py",
-        "if slot.worn == RELOADED and slot.state is not SlotState.IDLE:",
-        "if False:",
+        "or slot.reason is not None or slot.state is not SlotState.IDLE:",
+        "or slot.reason is not None or slot.state not in (SlotState.IDLE, SlotState.BUSY):",
         f"{POOL}::test_new_code_is_taken_and_a_running_task_ends_in_the_old",
+    ),
+    Mutant(
+        "worn-at-rest",
+        "pool/retiring.py",
+        "or slot.reason is not None or slot.state is not SlotState.IDLE:",
+        "or slot.reason is not None or (slot.worn != MAX_TASKS and slot.state is not SlotState.IDLE):",
+        f"{SLOTS}::test_a_long_task_keeps_no_other_worker_from_being_replaced",
+    ),
+    Mutant(
+        "worn-at-rest-grown",
+        "pool/retiring.py",
+        "or slot.reason is not None or slot.state is not SlotState.IDLE:",
+        "or slot.reason or (slot.worn in (MAX_TASKS, RELOADED) and slot.state is not SlotState.IDLE):",
+        f"{SLOTS}::test_a_worker_that_has_grown_ends_its_task_and_keeps_no_other_from_being_replaced",
+    ),
+    Mutant(
+        "worn-nothing-ahead",
+        "pool/dispatching.py",
+        "not slot.full and slot.worn is None:",
+        "not slot.full and slot.knows is newest:",
+        f"{SLOTS}::test_a_worker_that_has_grown_ends_its_task_and_keeps_no_other_from_being_replaced",
     ),
     Mutant(
         "live-nothing-ahead",
         "pool/dispatching.py",
-        "not slot.full and slot.knows is newest:",
+        "not slot.full and slot.worn is None:",
         "not slot.full:",
         f"{POOL}::test_tasks_that_only_the_new_app_has_wait_for_a_worker_that_has_it",
     ),

@@ -277,6 +277,35 @@ async def test_a_worker_never_runs_more_tasks_than_it_may(method: str) -> None:
             assert (ended["exit_code"], ended["tasks"]) == (0, 3)
 
 
+async def test_a_long_task_keeps_no_other_worker_from_being_replaced(tmp_path: Path) -> None:
+    async with pooled(processes=2, max_tasks_per_worker=1) as harness:
+        long = harness.start("wait_for", json.dumps({"path": str(tmp_path / "done")}))
+        assert len({await harness.value("pid") for _ in range(4)}) == 4
+        assert long not in harness.outcomes
+        (tmp_path / "done").touch()
+        assert (await harness.outcome(long)).kind is OutcomeKind.RETURNED
+        await eventually_async(lambda: harness.pool.restarts == {"max_tasks": 5})
+
+
+async def test_a_worker_that_has_grown_ends_its_task_and_keeps_no_other_from_being_replaced(tmp_path: Path) -> None:
+    async with pooled(max_memory_per_worker=100 * 1024 * 1024) as harness:
+        harness.start("keep", '{"megabytes": 100}')
+        # Its size is looked at several times a second at most.
+        nap = harness.start("nap", '{"seconds": 0.3}', ahead=4)
+        long = harness.start("wait_for", json.dumps({"path": str(tmp_path / "done")}), ahead=4)
+        await harness.outcome(nap)
+        assert not harness.dispatch(harness.claim("noop"), ahead=4), "nothing is sent ahead to a worker that is worn"
+        harness.pool.resize(2)
+        await harness.free()
+        await harness.reload()
+        await eventually_async(lambda: harness.pool.restarts["reloaded"] == 1)
+        assert long not in harness.outcomes
+        (tmp_path / "done").touch()
+        assert (await harness.outcome(long)).kind is OutcomeKind.RETURNED
+        await eventually_async(lambda: harness.pool.restarts == {"reloaded": 1, "max_memory": 1})
+        await harness.free(2)
+
+
 async def test_a_worker_that_has_grown_is_replaced_between_two_tasks() -> None:
     async with pooled(max_memory_per_worker=100 * 1024 * 1024) as harness:
         first = await harness.value("keep", '{"megabytes": 10}')
