@@ -173,11 +173,13 @@ class Workers:
         self._readable(slot, process, frames=_LAST_FRAMES)
         sent = slot.tasks
         self._salvage(slot)
-        foreign = death.signal == signal.SIGKILL and slot.reason is None
+        # Else it was at most to leave when its task has ended.
+        ours = slot.state in (SlotState.KILLING, SlotState.STOPPING)
+        foreign = death.signal == signal.SIGKILL and not ours
         booting, tasks, unsent = slot.state is SlotState.BOOTING, slot.tasks, slot.tasks > sent
         ended = slot.vacate(death, time.monotonic(), self._out_of_memory.killed() if foreign else False)
         crashed = [each for each in ended if each[1].pid is not None]
-        reason = slot.reason or ("crashed" if crashed else "boot" if booting else "idle")
+        reason = "crashed" if crashed and not ours else slot.reason or ("boot" if booting else "idle")
         self.restarts[reason] += 1
         self.rest(slot)
         self.emit(ended)

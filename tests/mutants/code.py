@@ -448,8 +448,8 @@ POOL: Final = (
     Mutant(
         "death-salvage",
         "pool/workers.py",
-        "        self._salvage(slot)\n        foreign",
-        "        foreign",
+        "        self._salvage(slot)\n        # Else",
+        "        # Else",
         f"{DEATHS}::test_reports_that_the_worker_has_not_sent_yet_outlive_it",
     ),
     Mutant(

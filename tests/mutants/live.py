@@ -75,6 +75,13 @@ LIVE: Final = (
         f"{POOL}::test_a_task_is_held_to_its_limit_in_a_slot_that_goes",
     ),
     Mutant(
+        "live-crashed",
+        "pool/workers.py",
+        "ours = slot.state in (SlotState.KILLING, SlotState.STOPPING)",
+        "ours = slot.reason is not None",
+        f"{POOL}::test_a_worker_that_is_killed_in_a_slot_that_goes_has_crashed",
+    ),
+    Mutant(
         "live-idle-first",
         "pool/sizing.py",
         "open_slots.sort(key=_worth, reverse=True)",

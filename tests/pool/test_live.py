@@ -215,6 +215,30 @@ async def test_a_task_is_held_to_its_limit_in_a_slot_that_goes(tmp_path: Path) -
         await harness.free(1)
 
 
+async def test_a_worker_that_is_killed_in_a_slot_that_goes_has_crashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pooled(processes=2) as harness:
+        tasks = [await begun(harness, tmp_path, str(number)) for number in range(2)]
+        monkeypatch.setattr(harness.pool._workers._out_of_memory, "killed", lambda: True)
+        harness.pool.resize(1)
+        [going] = [slot for slot in harness.pool._workers.slots.values() if slot.surplus]
+        assert going.running is not None
+        victim = going.running.claim.task_id
+        os.kill(harness.worker(going.number), signal.SIGKILL)
+        outcome = await harness.outcome(victim)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.failure is not None
+        assert outcome.failure.out_of_memory, "the kernel was asked"
+        await eventually_async(lambda: sum(harness.pool.slots().values()) == 1)
+        [ended] = harness.said("worker_ended")
+        assert (ended["reason"], ended["task_id"]) == ("crashed", victim)
+        assert harness.pool.restarts == {"crashed": 1}
+        (tmp_path / "done").touch()
+        [other] = set(tasks) - {victim}
+        assert (await harness.outcome(other)).kind is OutcomeKind.RETURNED
+
+
 async def test_the_slots_of_a_pool_that_was_made_smaller_leave_no_descriptor() -> None:
     async with pooled(processes=1) as harness:
         await harness.free()
