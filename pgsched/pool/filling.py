@@ -238,17 +238,18 @@ class Filler:
 
     def forked(self, message: Forked) -> None:
         """The answer to a request: a pid, or why there is none."""
-        slot, process = self._pending.pop(message.number)
-        given_up = slot.process is not process
-        if message.pid is None:
-            if not given_up:
-                slot.abandon()
-                now = time.monotonic()
-                slot.due = now + self._lack(now, PoolError(f"cannot fork a worker: {message.error}"))
+        pending = self._pending.pop(message.number, None)
+        # None: another forkserver came into service before this answer was read.
+        if pending is None or pending[0].process is not pending[1]:
+            if message.pid is not None:
+                # It ends when it finds its socket closed.
+                self._collector.watch(message.pid, lambda _death: None)
             return
-        if given_up:
-            # It ends when it finds its socket closed.
-            self._collector.watch(message.pid, lambda _death: None)
+        slot, process = pending
+        if message.pid is None:
+            slot.abandon()
+            now = time.monotonic()
+            slot.due = now + self._lack(now, PoolError(f"cannot fork a worker: {message.error}"))
             return
         process.pid = message.pid
         process.boot(self._told(slot))

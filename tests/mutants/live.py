@@ -110,6 +110,13 @@ LIVE: Final = (
         f"{POOL}::test_a_worker_that_the_old_forkserver_owes_is_born_of_the_new_one",
     ),
     Mutant(
+        "live-late-answer",
+        "pool/filling.py",
+        "self._pending.pop(message.number, None)",
+        "self._pending.pop(message.number)",
+        f"{POOL}::test_an_answer_of_the_old_forkserver_may_come_too_late",
+    ),
+    Mutant(
         "live-retired-quietly",
         "pool/keeping.py",
         "        self._closed = True\n        self.kill()\n",

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import resource
+import select
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -441,6 +442,27 @@ async def test_a_worker_that_the_old_forkserver_owes_is_born_of_the_new_one(tmp_
         await harness.free(2)
         assert [await value(harness, "version") for _ in range(4)] == ["2"] * 4
         assert harness.pool.restarts == {"idle": 1, "reloaded": 1}
+
+
+async def test_an_answer_of_the_old_forkserver_may_come_too_late(tmp_path: Path) -> None:
+    async with written(tmp_path, processes=2) as harness:
+        faults: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
+        filler = harness.pool._workers.filler
+        write(tmp_path, SECOND)
+        async with harness.pool.reload() as adopt:
+            keeper = filler._keeper
+            assert keeper._launcher is not None
+            control = keeper._launcher.control
+            os.kill(harness.worker(0), signal.SIGKILL)
+            # Without a turn of the loop: the answer is there, and nobody has read it.
+            eventually(lambda: harness.pool.turn() >= 0 and filler.expecting)
+            eventually(lambda: select.select([control], [], [], 0)[0])
+            adopt()
+        await eventually_async(lambda: keeper.pid is None)
+        await eventually_async(lambda: harness.said("reload_finished"))
+        assert faults == []
+        assert [await value(harness, "version") for _ in range(4)] == ["2"] * 4
 
 
 async def test_a_new_forkserver_looks_after_the_workers_of_the_old(tmp_path: Path) -> None:
