@@ -35,13 +35,37 @@ class Backlog:
         now = self._clock()
         self._waiting.extendleft(zip(reversed(list(claims)), repeat(now)))
 
-    def feed(self, dispatch: Callable[[Claim], bool]) -> int:
-        """Dispatch from the front until a claim is refused; return how many went."""
+    def feed(self, dispatch: Callable[[Claim], bool], passing: Callable[[], bool]) -> int:
+        """Dispatch from the front until a claim is refused; return how many went.
+
+        :param passing: whether claims behind one that was refused may have better luck, if they are of another type.
+        """
         waiting = self._waiting
         sent = 0
         while waiting and dispatch(waiting[0][0]):
             waiting.popleft()
             sent += 1
+        if waiting and passing():
+            sent += self._pass(dispatch, passing)
+        return sent
+
+    def _pass(self, dispatch: Callable[[Claim], bool], passing: Callable[[], bool]) -> int:
+        """Dispatch what may pass the front, which was refused; what may not keeps its place."""
+        waiting = self._waiting
+        refused = {waiting[0][0].task_type}
+        kept = [waiting.popleft()]
+        sent = 0
+        try:
+            while waiting and passing():
+                claim = waiting[0][0]
+                if claim.task_type not in refused and dispatch(claim):
+                    waiting.popleft()
+                    sent += 1
+                else:
+                    refused.add(claim.task_type)
+                    kept.append(waiting.popleft())
+        finally:
+            waiting.extendleft(reversed(kept))
         return sent
 
     def claims(self) -> list[Claim]:

@@ -45,7 +45,8 @@ class Feeder:
         """Feed now."""
         self._called = False
         if self._may():
-            self._backlog.feed(self._dispatch)
+            # While the app is replaced, a worker that is idle may not know what is first, but what comes behind.
+            self._backlog.feed(self._dispatch, lambda: self._pool.free() > 0)
             self._backlog.put_back(self._pool.flush())
             self._fed()
 

@@ -15,7 +15,10 @@ import pytest
 
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
+from pgsched.rules.demand import Durations
 from pgsched.rules.restart import Intensity
+from pgsched.supervisor.backlog import Backlog
+from pgsched.supervisor.feeding import Feeder
 from tests.pool.conftest import Harness, app_in, pooled, started
 from tests.support import eventually, eventually_async, gone, process
 
@@ -303,6 +306,29 @@ async def test_tasks_that_only_the_new_app_has_wait_for_an_idle_worker_to_be_rep
         assert harness.dispatch(harness.claim("version"))
         assert await value(harness, "later") == "2"
         assert {outcome.result for outcome in harness.outcomes.values()} == {"1", "2"}
+
+
+async def test_tasks_that_only_the_new_app_has_keep_no_others_waiting(tmp_path: Path) -> None:
+    async with written(tmp_path, processes=2) as harness:
+        write(tmp_path, SECOND)
+        await harness.reload()
+        assert harness.pool.free() == 1, "the other one leaves"
+        backlog, first, second = Backlog(), harness.claim("later"), harness.claim("later")
+        other, last = harness.claim("version"), harness.claim("version")
+        backlog.push([first, second, other, last])
+        harness.dispatched = {claim.task_id: claim for claim in backlog.claims()}
+        feeder = Feeder(harness.pool, backlog, Durations(), may=lambda: True, fed=lambda: None)
+        feeder.feed()
+        assert backlog.claims() == [first, second, last]
+        assert (await harness.outcome(other.task_id)).result == "1"
+
+        def all_fed() -> bool:
+            feeder.feed()
+            return not backlog
+
+        await eventually_async(all_fed)
+        for claim in (first, second):
+            assert (await harness.outcome(claim.task_id)).result == "2"
 
 
 async def test_the_workers_are_replaced_one_by_one(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ class RememberingPool:
         self.dispatched.append(claim.task_id)
         return True
 
+    def free(self) -> int:
+        return 0
+
     def flush(self) -> list[Claim]:
         return []
 
