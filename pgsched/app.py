@@ -54,9 +54,12 @@ class App:
         return MappingProxyType(self._tasks)
 
     def configure(self, dsn: str | None) -> None:
-        """Set the DSN of an App that was made without one; an App's own DSN stays. Called in each worker."""
+        """Set the DSN of an App that was made without one; an App's own DSN stays. Called in each worker.
+
+        :param dsn: empty where libpq's environment, which a worker has too, says everything.
+        """
         if self._dsn is None:
-            self._dsn = dsn
+            self._dsn = dsn or None
 
     def close(self) -> None:
         """Close the App's own connection; the next enqueue opens another."""

@@ -1,4 +1,4 @@
-"""The guards of what a user types, and of what is served and logged."""
+"""The guards of what a user types and declares, and of what is served and logged."""
 
 from typing import Final
 
@@ -205,5 +205,10 @@ COMMANDS: Final = (
         "            future.cancel()\n",
         "            pass\n",
         f"{THREADS}::test_what_waits_at_the_end_is_not_begun",
+        "app-no-dsn",
+        "app.py",
+        "self._dsn = dsn or None",
+        "self._dsn = dsn",
+        "unit/test_app.py::TestDsn::test_a_supervisor_that_has_none_leaves_it_to_libpqs_environment",
     ),
 )

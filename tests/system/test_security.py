@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.command import Command
 from tests.roles import Role, role
@@ -125,6 +126,24 @@ def test_tasks_enqueue_without_being_told_and_nobody_else_learns_the_password(
     for name, text in shown.items():
         assert supervisor.password not in text, name
         assert OTHER_SECRET not in text, name
+
+
+def test_tasks_enqueue_where_only_libpqs_variables_name_the_database(
+    server: Server, dsn: str, given_dsn: str, rows: Rows, pgsched_cli: CommandLine
+) -> None:
+    pgsched_cli.module("enqueuers", ENQUEUERS)
+    del pgsched_cli.environment["PGSCHED_DSN"]
+    given = conninfo_to_dict(given_dsn)
+    variables = {"host": "PGHOST", "port": "PGPORT", "dbname": "PGDATABASE", "user": "PGUSER", "password": "PGPASSWORD"}
+    environment = {variables[name]: str(value) for name, value in given.items() if name in variables}
+    command = pgsched_cli("run", "enqueuers:app", "--processes", "2", environment=environment)
+    [first] = rows.add("first", max_retries=0)
+    rows.all_ended()
+    assert rows.row(first).status == "completed", rows.failures(first)
+    eventually(lambda: server.value("SELECT count(*) FROM scheduled_tasks", dsn=dsn) == 3)
+    rows.all_ended()
+    command.signal(signal.SIGTERM)
+    assert command.wait().code == 0
 
 
 def _processes(command: Command) -> dict[str, str]:

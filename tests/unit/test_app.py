@@ -311,6 +311,13 @@ class TestDsn:
         app.configure("from the supervisor")
         assert app._find_dsn() == "from the supervisor"
 
+    def test_a_supervisor_that_has_none_leaves_it_to_libpqs_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PGSCHED_DSN")
+        monkeypatch.setenv("PGHOST", "from libpq")
+        app = App()
+        app.configure("")
+        assert app._find_dsn() == ""
+
 
 def test_importing_pgsched_loads_neither_driver_nor_command_line_nor_loop() -> None:
     program = "import sys, pgsched; print(*{'psycopg', 'click', 'asyncio', 'prometheus_client'} & set(sys.modules))"
