@@ -109,6 +109,8 @@ class App:
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
+            if isinstance(function, Task):
+                function = function.function
             task_type = _task_type(function, name, queue, priority, timeout, memory, retry)
             return self._register(Task(self, function, task_type))
 
@@ -136,7 +138,8 @@ class Task(Generic[P, R]):
         self.function = function
         self.type = task_type
         self._signature = Signature(task_type.name, function)
-        functools.update_wrapper(self, function)
+        # Not the function's own attributes: they could have the names of ours.
+        functools.update_wrapper(self, function, updated=())
 
     @property
     def name(self) -> str:

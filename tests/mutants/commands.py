@@ -211,4 +211,18 @@ COMMANDS: Final = (
         "self._dsn = dsn",
         "unit/test_app.py::TestDsn::test_a_supervisor_that_has_none_leaves_it_to_libpqs_environment",
     ),
+    Mutant(
+        "app-task-of-another",
+        "app.py",
+        "                function = function.function\n",
+        "                pass\n",
+        "unit/test_app.py::TestRegistration::test_a_task_of_another_app_is_registered_for_itself",
+    ),
+    Mutant(
+        "app-attributes",
+        "app.py",
+        "functools.update_wrapper(self, function, updated=())",
+        "functools.update_wrapper(self, function)",
+        "unit/test_app.py::TestRegistration::test_attributes_of_a_function_are_none_of_the_tasks",
+    ),
 )

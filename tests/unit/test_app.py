@@ -128,6 +128,22 @@ class TestRegistration:
         with pytest.raises(UsageError, match="has no name of its own: give it name="):
             app.task(function)
 
+    def test_a_task_of_another_app_is_registered_for_itself(self, app: App) -> None:
+        again = app.task(name="again", queue="two")(twice)
+        assert (again.app, again.function, again.type) == (app, twice.function, TaskType(name="again", queue="two"))
+        assert twice.type == TaskType(name="twice")
+        assert app.task(twice).name == "twice"
+
+    def test_attributes_of_a_function_are_none_of_the_tasks(self, app: App) -> None:
+        @functools.wraps(twice)
+        def wrapper(number: int) -> int:
+            return number
+
+        wrapper.type = "x"  # type: ignore[attr-defined]
+        task = app.task(name="wrapper")(wrapper)
+        assert (task.app, task.function, task.type) == (app, wrapper, TaskType(name="wrapper"))
+        assert task(4) == 4
+
     def test_async_functions(self, app: App) -> None:
         @app.task
         async def later(number: int) -> int:
