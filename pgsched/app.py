@@ -5,6 +5,7 @@ calls them, and the forkserver that only imports. So nothing here imports the da
 enqueued, and importing a user's module opens nothing.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from pgsched.dsn import resolve
-from pgsched.errors import UsageError
+from pgsched.errors import PgschedError, UsageError
 from pgsched.model import NewTask, Retry, TaskType
 from pgsched.options import Options
 from pgsched.producer import Producer
@@ -296,9 +297,22 @@ def _is_async(connection: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(connection, "execute", None))
 
 
+_joined: Any = None
+"""This process's use of the embedded server."""
+
+
 def _embedded_dsn() -> str:
-    """Join the embedded server. Loaded by name: what a user imports has no part in how servers are run."""
-    return str(importlib.import_module("pgsched.ops.embedded").start().dsn)
+    """Join the embedded server, or join it anew: it may have crashed. Returns its DSN.
+
+    Loaded by name: what a user imports has no part in how servers are run.
+    """
+    global _joined
+    handle = importlib.import_module("pgsched.ops.embedded").start()
+    before, _joined = _joined, handle
+    if before is not None:
+        with contextlib.suppress(PgschedError):
+            before.close()
+    return str(handle.dsn)
 
 
 def _task_type(

@@ -225,4 +225,11 @@ COMMANDS: Final = (
         "functools.update_wrapper(self, function)",
         "unit/test_app.py::TestRegistration::test_attributes_of_a_function_are_none_of_the_tasks",
     ),
+    Mutant(
+        "app-embedded-again",
+        "app.py",
+        "            before.close()\n",
+        "            pass\n",
+        "system/test_embedded.py::test_an_app_that_connects_again_and_again_uses_the_server_once",
+    ),
 )

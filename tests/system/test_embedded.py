@@ -16,9 +16,13 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
+from pgsched import App
+from pgsched import app as app_module
+from pgsched.dsn import LIBPQ_VARIABLES, VARIABLE
 from pgsched.errors import DatabaseError, UsageError
 from pgsched.ops import embedded, wheel
 from pgsched.ops.embedded import Handle
+from pgsched.store.schema import migrate
 from tests.support import ROOT, eventually, gone, process
 
 ORDINARY = 65534
@@ -244,6 +248,33 @@ def test_a_killed_server_is_started_again_beside_its_users(place: Path) -> None:
     assert ask(first, "SELECT 1") == 1
     first.close()
     assert stopped(first)
+
+
+def test_an_app_that_connects_again_and_again_uses_the_server_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSCHED_DATA_DIR", str(place))
+    for variable in (VARIABLE, *LIBPQ_VARIABLES):
+        monkeypatch.delenv(variable, raising=False)
+    app = App()
+
+    @app.task
+    def noop() -> None: ...
+
+    with embedded.start(place) as handle:
+        migrate(handle.dsn)
+        noop.enqueue()
+        pid = pid_of(handle)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        app.close()
+        noop.enqueue()
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert pid_of(handle) == pid, "it goes on from one connection to the next"
+    assert ask(handle, "SELECT count(*) FROM scheduled_tasks") == 4
+    app.close()
+    app_module._joined.close()
+    assert stopped(handle)
 
 
 def test_a_server_that_has_lost_its_socket_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
