@@ -12,6 +12,7 @@ from typing import TextIO
 
 from pgsched.cli.output import duration
 from pgsched.model import Claim, Outcome, OutcomeKind, Retry, VerdictKind
+from pgsched.rules.lease import LEASE_LOST
 from pgsched.rules.verdict import decide
 
 REDRAW = 0.1
@@ -31,8 +32,9 @@ class Progress:
     def __init__(
         self, total: int, processes: int, stream: TextIO, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.completed = 0
-        self.failed = 0
+        # By id: one that went with the lease may have ended all the same, and ends again.
+        self._completed: set[int] = set()
+        self._failed: set[int] = set()
         self.finished = asyncio.Event()
         self._total = total
         self._processes = processes
@@ -43,6 +45,16 @@ class Progress:
         self._samples = [(self._begun, 0)]
 
     @property
+    def completed(self) -> int:
+        """Tasks that have returned."""
+        return len(self._completed)
+
+    @property
+    def failed(self) -> int:
+        """Tasks that have not, and will not."""
+        return len(self._failed)
+
+    @property
     def ended(self) -> int:
         """Tasks that will not run again."""
         return self.completed + self.failed
@@ -50,11 +62,12 @@ class Progress:
     def on_outcome(self, claim: Claim, outcome: Outcome) -> None:
         """An attempt has ended; the rules say whether that was the task's last."""
         if outcome.kind is OutcomeKind.RETURNED:
-            self.completed += 1
-        else:
+            self._completed.add(claim.task_id)
+            self._failed.discard(claim.task_id)
+        elif outcome.failure is None or outcome.failure.error != LEASE_LOST:
             verdict = decide(claim, outcome, Retry(), lambda: 0.0)
-            if verdict is None or verdict.kind is VerdictKind.FAILED:
-                self.failed += 1
+            if (verdict is None or verdict.kind is VerdictKind.FAILED) and claim.task_id not in self._completed:
+                self._failed.add(claim.task_id)
         if self.ended >= self._total:
             self.finished.set()
 

@@ -5,6 +5,11 @@ The database alone judges leases, by its own clock. The supervisor believes less
 end, so that its workers are stopped before the database gives their tasks away. Pure; ``now`` is monotonic.
 """
 
+from typing import Final
+
+LEASE_LOST: Final = "lease lost"
+"""Why a task is stopped whose claim went with the lease: it runs again, unlike one that somebody has cancelled."""
+
 
 def margin(lease: float) -> float:
     """Seconds before a lease's end at which trust in it ends: a tenth, but a second (or a quarter) at least."""

@@ -15,7 +15,7 @@ from pgsched.model import Claim, OutcomeKind, Verdict
 from pgsched.pool.pool import END_WITHIN, Ended, Pool
 from pgsched.rules import demand
 from pgsched.rules.backoff import Backoff
-from pgsched.rules.lease import Trust, margin
+from pgsched.rules.lease import LEASE_LOST, Trust, margin
 from pgsched.rules.states import SUPERVISOR, SupervisorState, advance
 from pgsched.store.store import Store
 from pgsched.supervisor.backlog import Backlog
@@ -235,7 +235,7 @@ class Supervisor:
         end = lease_clock() + margin(self.settings.lease) / 2
         # Under the next lease we may claim these very tasks again: not beside their own old workers.
         await self._until_idle(
-            lambda: self._stop_running(OutcomeKind.CANCELLED, "lease lost", grace=max(end - lease_clock(), 0.0))
+            lambda: self._stop_running(OutcomeKind.CANCELLED, LEASE_LOST, grace=max(end - lease_clock(), 0.0))
         )
 
     def _stop_running(self, kind: OutcomeKind, reason: str, grace: float | None = None) -> None:

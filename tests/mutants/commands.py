@@ -232,4 +232,11 @@ COMMANDS: Final = (
         "            pass\n",
         "system/test_embedded.py::test_an_app_that_connects_again_and_again_uses_the_server_once",
     ),
+    Mutant(
+        "demo-lease-lost",
+        "cli/progress.py",
+        "elif outcome.failure is None or outcome.failure.error != LEASE_LOST:",
+        "else:",
+        "unit/test_cli_progress.py::test_a_task_whose_lease_was_lost_counts_once_and_when_it_ends",
+    ),
 )

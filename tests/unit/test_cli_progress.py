@@ -5,7 +5,8 @@ import io
 import pytest
 
 from pgsched.cli.progress import Progress
-from pgsched.model import Claim, Outcome, OutcomeKind
+from pgsched.model import Claim, Failure, Outcome, OutcomeKind
+from pgsched.rules.lease import LEASE_LOST
 
 
 class Terminal(io.StringIO):
@@ -21,8 +22,8 @@ class Clock:
         return self.now
 
 
-def claim(retry_count: int = 0) -> Claim:
-    return Claim(1, 1, "t", "q", 0, "{}", retry_count, 1, None, 0.0, "now")
+def claim(retry_count: int = 0, *, task_id: int = 1, fence: int = 1) -> Claim:
+    return Claim(task_id, fence, "t", "q", 0, "{}", retry_count, 1, None, 0.0, "now")
 
 
 @pytest.mark.parametrize(
@@ -45,11 +46,22 @@ def test_only_the_last_attempt_of_a_task_counts(
     assert progress.finished.is_set() == bool(completed or failed)
 
 
+@pytest.mark.parametrize("late", [OutcomeKind.CANCELLED, OutcomeKind.RETURNED])
+def test_a_task_whose_lease_was_lost_counts_once_and_when_it_ends(late: OutcomeKind) -> None:
+    progress = Progress(2, 2, io.StringIO())
+    progress.on_outcome(claim(), Outcome(late, 1.0, failure=Failure(error=LEASE_LOST)))
+    assert progress.failed == 0
+    progress.on_outcome(claim(fence=2), Outcome(OutcomeKind.RETURNED, 1.0))
+    assert (progress.completed, progress.failed, progress.finished.is_set()) == (1, 0, False)
+    progress.on_outcome(claim(task_id=2), Outcome(OutcomeKind.RETURNED, 1.0))
+    assert progress.finished.is_set()
+
+
 def test_the_line_tells_rate_running_failed_and_the_time_left() -> None:
     clock = Clock()
     progress = Progress(100, 2, io.StringIO(), clock=clock)
-    for _ in range(20):
-        progress.on_outcome(claim(), Outcome(OutcomeKind.RETURNED, 1.0))
+    for number in range(20):
+        progress.on_outcome(claim(task_id=number), Outcome(OutcomeKind.RETURNED, 1.0))
     clock.now += 2
     assert progress.line() == "20/100 files (20%), 10/s, 2 running, 0 failed, 8s left"
 
@@ -57,8 +69,8 @@ def test_the_line_tells_rate_running_failed_and_the_time_left() -> None:
 def test_the_rate_forgets_what_is_long_past() -> None:
     clock = Clock()
     progress = Progress(100, 2, io.StringIO(), clock=clock)
-    for _ in range(50):
-        progress.on_outcome(claim(), Outcome(OutcomeKind.RETURNED, 1.0))
+    for number in range(50):
+        progress.on_outcome(claim(task_id=number), Outcome(OutcomeKind.RETURNED, 1.0))
     for _ in range(30):
         clock.now += 1
         progress.line()
@@ -70,7 +82,7 @@ def test_the_last_line_is_done() -> None:
     clock = Clock()
     progress = Progress(2, 8, io.StringIO(), clock=clock)
     progress.on_outcome(claim(), Outcome(OutcomeKind.RETURNED, 1.0))
-    progress.on_outcome(claim(1), Outcome(OutcomeKind.RAISED, 1.0))
+    progress.on_outcome(claim(1, task_id=2), Outcome(OutcomeKind.RAISED, 1.0))
     clock.now += 1
     assert progress.line() == "2/2 files (100%), 2/s, 0 running, 1 failed, done"
 
