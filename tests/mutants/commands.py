@@ -205,6 +205,8 @@ COMMANDS: Final = (
         "            future.cancel()\n",
         "            pass\n",
         f"{THREADS}::test_what_waits_at_the_end_is_not_begun",
+    ),
+    Mutant(
         "app-no-dsn",
         "app.py",
         "self._dsn = dsn or None",
