@@ -51,6 +51,10 @@ class DeadlineError(DatabaseError):
     """A database call did not answer within ``--db-timeout``, or the server gave it up at a limit of its own."""
 
 
+class LockedError(DatabaseError):
+    """Somebody holds a lock for longer than the call may wait for it; nothing was done."""
+
+
 class SchemaError(PgschedError):
     """The schema is missing or of another version."""
 

@@ -13,7 +13,7 @@ from typing import TextIO
 from pgsched.cli.output import duration
 from pgsched.model import Claim, Outcome, OutcomeKind, Retry, VerdictKind
 from pgsched.rules.lease import LEASE_LOST
-from pgsched.rules.verdict import decide
+from pgsched.rules.verdict import decide, lost
 
 REDRAW = 0.1
 """Seconds between two drawings on a terminal."""
@@ -64,7 +64,10 @@ class Progress:
         if outcome.kind is OutcomeKind.RETURNED:
             self._completed.add(claim.task_id)
             self._failed.discard(claim.task_id)
-        elif outcome.failure is None or outcome.failure.error != LEASE_LOST:
+        else:
+            if outcome.failure is not None and outcome.failure.error == LEASE_LOST:
+                # The reaper will say so, of a claim that is nobody's by then.
+                outcome = lost()
             verdict = decide(claim, outcome, Retry(), lambda: 0.0)
             if (verdict is None or verdict.kind is VerdictKind.FAILED) and claim.task_id not in self._completed:
                 self._failed.add(claim.task_id)

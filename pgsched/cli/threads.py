@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,12 +40,21 @@ class LooseThreads(ThreadPoolExecutor):
             else:
                 future.set_result(result)
 
+        entry: Any = (future, call)
         with self._lock:
-            self._waiting.append((future, call))  # type: ignore[arg-type]
+            self._waiting.append(entry)
             begin = self._running < MOST
             self._running += begin
         if begin:
-            threading.Thread(target=self._run, name="pgsched-call", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="pgsched-call", daemon=True).start()
+            except RuntimeError:
+                # The host has no room for a thread now; it may have later.
+                with self._lock:
+                    self._running -= 1
+                    if entry in self._waiting:
+                        self._waiting.remove(entry)
+                        raise
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import errors
 
-from pgsched.errors import DatabaseError, DeadlineError
+from pgsched.errors import DatabaseError, DeadlineError, LockedError
 from pgsched.store.connection import Connection, connect, deadline, turned_read_only
 from pgsched.store.outage import Outage
 from pgsched.store.pipeline import Encoded, Pipeline, Statement
@@ -52,14 +52,18 @@ class Line:
 
     :param timeout: seconds that a call may take.
     :param pooled: the DSN may lead to a transaction pooler: nothing is prepared, and nothing set for the session.
+    :param lock_wait: seconds that a statement may wait for a lock; 0 for as long as it may run.
     """
 
-    def __init__(self, dsn: str, *, timeout: float, pooled: bool, outage: Outage, name: str) -> None:
+    def __init__(
+        self, dsn: str, *, timeout: float, pooled: bool, outage: Outage, name: str, lock_wait: float = 0.0
+    ) -> None:
         self._dsn = dsn
         self._timeout = timeout
         # The server gives up a little earlier than we do: an error costs less than a connection. With a session of its
         # own, a line says this once; with a pooler, in every transaction.
-        self._hints = ("hints", (str(max(round(timeout * 900), 1)), "true" if pooled else "false"))
+        limit, wait = str(max(round(timeout * 900), 1)), str(round(lock_wait * 1000))
+        self._hints = ("hints", (limit, "true" if pooled else "false", wait))
         self._pooled = pooled
         self._outage = outage
         self._name = name
@@ -122,6 +126,7 @@ class Line:
         """Do some work on the connection.
 
         :raises DeadlineError: it took too long.
+        :raises LockedError: somebody holds a lock; nothing was done.
         :raises DatabaseError: it failed; the connection has been thrown away, and what the server did is not known.
         :raises psycopg.Error: a conflict, data that the server refuses, or a lack of lock memory: nothing was done.
         """
@@ -145,6 +150,9 @@ class Line:
             except _PASSED_ON:
                 self._outage.succeeded(began)
                 raise
+            except errors.LockNotAvailable as error:
+                self._outage.succeeded(began)
+                raise LockedError(one_line(error)) from None
             except errors.QueryCanceled as error:
                 late = DeadlineError(one_line(error))
                 self._outage.failed(late)

@@ -9,7 +9,7 @@ whose reply was lost. Runs in the supervisor's loop.
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pgsched.errors import DatabaseError
 from pgsched.events import emit
@@ -58,6 +58,10 @@ class TableSize(NamedTuple):
     """With indexes, as of the last VACUUM or ANALYZE."""
 
 
+LOCK_WAIT: Final = 1.0
+"""Seconds that settling and claiming wait for a lock: others hold ours for milliseconds, or who knows how long."""
+
+
 class Burden(NamedTuple):
     """What makes the database slower than it need be."""
 
@@ -93,9 +97,12 @@ class Store:
         self._partitions = partitions
         self._timeout = db_timeout
         self.outage = Outage()
+        waits = {"work": min(LOCK_WAIT, db_timeout / 2), "lease": 0.0, "upkeep": 0.0, "listen": 0.0}
         self._work, self._lease, self._upkeep, self._listen = (
-            Line(dsn, timeout=db_timeout, pooled=pooled, outage=self.outage, name=f"pgsched {name}")
-            for name in ("work", "lease", "upkeep", "listen")
+            Line(
+                dsn, timeout=db_timeout, pooled=pooled, outage=self.outage, name=f"pgsched {name}", lock_wait=lock_wait
+            )
+            for name, lock_wait in waits.items()
         )
         self._exchanger = Exchanger(self._work, self._listen, namespace)
         self._registration = Registration(partial(self._ask, self._lease))
@@ -182,6 +189,7 @@ class Store:
         :param total: rows to claim at most.
         :param resent: these verdicts were sent before and the reply was lost: those that were written then count as
             settled.
+        :raises LockedError: somebody holds a lock on one of the rows; nothing was done.
         :raises DatabaseError: it is not known what was done.
         """
         return await self._exchanger.exchange(supervisor_id, verdicts, wants, total, resent)

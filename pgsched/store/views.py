@@ -212,7 +212,7 @@ def status(conn: psycopg.Connection[Any], count_limit: int = COUNT_LIMIT) -> Ove
     """
     with refusals("cannot read the status"), conn.transaction():
         # Just after a bulk load the planner knows nothing of the table, and would sort it.
-        run(conn, "hints", _PATIENCE, "true")
+        run(conn, "hints", _PATIENCE, "true", "0")
         window, attempts = read_attempts(conn)
         queued = made(conn, class_row(Count), "status_queued", count_limit, window)
         processing = rows(conn, "status_processing")

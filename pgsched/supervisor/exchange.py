@@ -5,12 +5,13 @@ gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/
 ``rules/verdict`` what to write.
 """
 
+import logging
 import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from pgsched.errors import DatabaseError, DeadlineError
+from pgsched.errors import DatabaseError, LockedError
 from pgsched.model import Group, Verdict, VerdictKind, Want
 from pgsched.rules.demand import LIMITS, Durations, Plan, plan
 from pgsched.rules.lease import Trust
@@ -262,8 +263,11 @@ class Exchange:
         verdicts, resent, _ = parcel
         try:
             answer = await self._store.exchange(self.supervisor_id, verdicts, wants, total, resent=resent)
-        except DeadlineError:
-            self._unwritten.overdue()
+        except LockedError as error:
+            self._unwritten.locked()
+            if len(verdicts) == 1:
+                [verdict] = verdicts
+                self._observer.event("settle_waits", logging.WARNING, task_id=verdict.claim.task_id, error=str(error))
             raise
         self._take_in(answer, verdicts, wants, total, self.clock() - started)
 

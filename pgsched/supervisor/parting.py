@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, LockedError
 from pgsched.rules.backoff import Backoff
 from pgsched.store.store import Store
 from pgsched.supervisor.exchange import Exchange, LeaseLostError
@@ -30,7 +30,9 @@ async def settle_rest(exchange: Exchange, observer: Observer, attempts: int, pat
                 await exchange.turn()
             except DatabaseError as error:
                 reason = str(error)
-                await asyncio.sleep(backoff.failed(random.random))
+                pause = backoff.failed(random.random)
+                # It has waited long enough for a lock, and tries others next.
+                await asyncio.sleep(0.0 if isinstance(error, LockedError) else pause)
     except LeaseLostError:
         reason = "the lease is lost"
     finally:

@@ -43,7 +43,7 @@ STUCK = 4 * demand.AHEAD_SECONDS
 """Seconds of run time after which the tasks that wait in the worker's socket behind it are taken back."""
 FINAL_ATTEMPTS = 2
 FINAL_SECONDS = 10.0
-"""How often, and for how long, the last words are tried: two calls of a slow server, or what one takes to restart."""
+"""How often the last words are tried at least, and for how long in any case: what a server takes to restart."""
 PATIENCE = 1.0
 """Seconds that the database gets after a second signal to answer what is under way, and again for the last words."""
 

@@ -80,7 +80,7 @@ class Database:
         """Run statements, and leave their transaction open; return the rows of each."""
         self.advance(_TICK)
         cursor = psycopg.RawCursor(line)
-        cursor.execute(self.load("hints"), ("60000", "true"))
+        cursor.execute(self.load("hints"), ("60000", "true", "0"))
         answers = []
         try:
             for name, parameters in statements:

@@ -200,6 +200,13 @@ COMMANDS: Final = (
         f"{THREADS}::test_no_more_threads_than_that",
     ),
     Mutant(
+        "threads-refused",
+        "cli/threads.py",
+        "                    self._running -= 1\n                    if entry",
+        "                    if entry",
+        f"{THREADS}::test_a_thread_that_cannot_be_started_takes_no_place",
+    ),
+    Mutant(
         "threads-end",
         "cli/threads.py",
         "            future.cancel()\n",
@@ -237,8 +244,8 @@ COMMANDS: Final = (
     Mutant(
         "demo-lease-lost",
         "cli/progress.py",
-        "elif outcome.failure is None or outcome.failure.error != LEASE_LOST:",
-        "else:",
+        "                outcome = lost()\n",
+        "                pass\n",
         "unit/test_cli_progress.py::test_a_task_whose_lease_was_lost_counts_once_and_when_it_ends",
     ),
 )

@@ -1,6 +1,7 @@
 """A gate before some changes of live rows: a trigger of the test's own waits there for a lock that the test holds.
 
-So a test knows, without sleeping, that a claim or a settle is under way and not yet committed.
+So a test knows, without sleeping, that a claim or a settle is under way and not yet committed. The
+wait there has no limit of its own, as others for locks have.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tests.support import Server, eventually
 
 TRIGGER = """
     CREATE TABLE gate ();
-    CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+    CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = 0 AS $$
     BEGIN
         LOCK TABLE gate IN ACCESS SHARE MODE;
         RETURN CASE tg_op WHEN 'DELETE' THEN old ELSE new END;

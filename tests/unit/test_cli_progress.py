@@ -57,6 +57,13 @@ def test_a_task_whose_lease_was_lost_counts_once_and_when_it_ends(late: OutcomeK
     assert progress.finished.is_set()
 
 
+def test_a_task_whose_last_lease_was_lost_has_failed() -> None:
+    progress = Progress(1, 2, io.StringIO())
+    last = claim()._replace(retry_count=3, max_retries=3)
+    progress.on_outcome(last, Outcome(OutcomeKind.CANCELLED, 1.0, failure=Failure(error=LEASE_LOST)))
+    assert (progress.failed, progress.finished.is_set()) == (1, True)
+
+
 def test_the_line_tells_rate_running_failed_and_the_time_left() -> None:
     clock = Clock()
     progress = Progress(100, 2, io.StringIO(), clock=clock)

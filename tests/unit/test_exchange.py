@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pgsched.errors import DatabaseError, DeadlineError
+from pgsched.errors import DatabaseError, LockedError
 from pgsched.model import Claim, Group, Horizon, Outcome, Retry, Verdict, VerdictKind, Want
 from pgsched.rules.demand import Durations
 from pgsched.rules.latecomers import SOONEST
@@ -307,24 +307,25 @@ def test_strays_are_suspected_until_they_were_looked_for_after_the_server_must_h
     assert suspected == [True, True, False], "until then the lost claim may still be committed"
 
 
-def test_what_was_late_is_tried_again_without_a_claim(bench: Bench) -> None:
-    """Somebody may hold a lock on its row, and claims are not to wait for him."""
+def test_what_was_locked_is_tried_again_without_a_claim(bench: Bench) -> None:
+    """It may be locked for long, and claims are not to wait for it."""
     bench.store.ready = [claim(2)]
     bench.exchange.settle(verdict(1))
     plain = bench.store.exchange
 
-    async def late(*arguments: Any, **named: Any) -> Exchanged:
+    async def locked(*arguments: Any, **named: Any) -> Exchanged:
         bench.store.exchange = plain  # type: ignore[method-assign]
         await plain(*arguments, **named)
-        raise DeadlineError("too late")
+        raise LockedError("canceling statement due to lock timeout")
 
-    bench.store.exchange = late  # type: ignore[method-assign]
-    with pytest.raises(DeadlineError):
+    bench.store.exchange = locked  # type: ignore[method-assign]
+    with pytest.raises(LockedError):
         bench.turn()
     bench.store.ready = [claim(task_id) for task_id in range(2, 50)]
     while bench.exchange.unsettled():
         bench.turn()
         bench.free += 10
+        bench.now += 1.0
     first, claimed, again = bench.exchanges()
     assert (first[2], first[3] > 0) == ([1], True)
     assert (claimed[2], claimed[3] > 0) == ([], True)

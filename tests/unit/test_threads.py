@@ -53,3 +53,17 @@ def test_what_waits_at_the_end_is_not_begun() -> None:
     assert late.cancelled()
     go.set()
     assert all(future.result(30) for future in running)
+
+
+def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = LooseThreads()
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        for _ in range(MOST + 1):
+            with pytest.raises(RuntimeError):
+                threads.submit(abs, -1)
+    assert threads.submit(abs, -2).result(30) == 2

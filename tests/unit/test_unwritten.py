@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from pgsched.model import Claim, Failure, OutcomeKind, Verdict, VerdictKind
-from pgsched.supervisor.unwritten import BATCH, SIZE, Unwritten
+from pgsched.supervisor.unwritten import BATCH, LONGEST, SIZE, Unwritten
 
 
 def verdict(task_id: int, result: str | None = None, failure: Failure | None = None) -> Verdict:
@@ -17,13 +17,14 @@ PART = "x" * (SIZE // 12)
 
 
 class Desk:
-    """Verdicts, and a database that never finishes when one of certain rows is among them."""
+    """Verdicts, and a database in which somebody keeps certain rows locked."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.unwritten = Unwritten(lambda: self.now, lambda: 1.0)
         self.locked: set[int] = set()
         self.written: list[int] = []
+        self.tries = 0
 
     def add(self, ids: Iterable[int]) -> None:
         self.unwritten.pending += [verdict(each) for each in ids]
@@ -32,8 +33,9 @@ class Desk:
         """One settle; returns what it took."""
         taken = [each.claim.task_id for each in self.unwritten.take().verdicts]
         if self.locked & set(taken):
-            self.now += 9.0
-            self.unwritten.overdue()
+            self.now += 1.0
+            self.tries += 1
+            self.unwritten.locked()
         else:
             self.now += 0.01
             self.written += taken
@@ -88,26 +90,53 @@ def test_one_verdict_is_taken_however_large_it_is(desk: Desk) -> None:
     assert [len(desk.settle()), len(desk.settle())] == [1, 1]
 
 
-def test_a_row_that_somebody_keeps_locked_delays_no_other_for_long(desk: Desk) -> None:
-    desk.locked = {7}
-    desk.add(range(100))
-    while len(desk.written) < 99:
+@pytest.mark.parametrize("locked", [{7}, set(range(0, 300, 30))], ids=["one", "some"])
+def test_rows_that_somebody_keeps_locked_delay_no_other_for_long(desk: Desk, locked: set[int]) -> None:
+    desk.locked = locked
+    desk.add(range(300))
+    while len(desk.written) < 300 - len(locked):
         desk.settle()
-    assert desk.now - 100.0 < 9.0 * 12, "it was found by halving"
-    assert len(desk.unwritten) == 1
-    began, tries = desk.now, 0
+    assert desk.tries <= 25 * len(locked), "they were found by halving"
+    assert len(desk.unwritten) == len(locked)
+    for _ in range(len(locked) + 1):
+        desk.settle()
+        desk.settle()
+    began, before = desk.now, desk.tries
     for number in range(1000, 4000):
         desk.add([number])
-        tries += desk.settle() == [7]
+        desk.settle()
         desk.now += 0.1
-    assert desk.written[99:] == [number for number in range(1000, 4000) if number in desk.written]
-    assert len(desk.unwritten) <= 1 + tries
-    assert tries * 9.0 < (desk.now - began) / 4, "it is tried now and then"
-    desk.locked.clear()
-    desk.now += 60.0
+    assert desk.tries - before < (desk.now - began) / LONGEST * 2 + 3, "they are tried now and then"
+    assert len(desk.unwritten) < len(locked) + 40
+    desk.locked = set()
+    desk.now += LONGEST
     while desk.unwritten:
         desk.settle()
-    assert sorted(desk.written) == [*range(100), *range(1000, 4000)]
+    assert sorted(desk.written) == [*range(300), *range(1000, 4000)]
+
+
+def test_rows_that_meet_another_lock_do_not_wait_with_those_that_are_locked(desk: Desk) -> None:
+    desk.locked = {1, 20}
+    desk.add([1])
+    for _ in range(9):
+        desk.settle()
+    assert desk.unwritten.pause() > 0.0
+    desk.add(range(10, 30))
+    began = desk.now
+    while len(desk.unwritten) > 2:
+        desk.settle()
+    assert desk.now - began < 10.0
+
+
+def test_late_ones_are_bounded_in_size_too(desk: Desk) -> None:
+    desk.unwritten.pending += [verdict(1), *[verdict(2, "x" * (SIZE // 3))] * 5]
+    desk.locked = {1}
+    desk.settle()
+    desk.locked = set()
+    sizes = []
+    while desk.unwritten:
+        sizes.append(len(desk.settle()))
+    assert max(sizes) <= 3
 
 
 def test_what_is_late_is_taken_alone_and_as_what_may_be_written(desk: Desk) -> None:
@@ -115,33 +144,17 @@ def test_what_is_late_is_taken_alone_and_as_what_may_be_written(desk: Desk) -> N
     desk.add([1])
     desk.settle()
     assert not desk.unwritten.take().verdicts, "others go first"
+    desk.now += desk.unwritten.pause()
     late = desk.unwritten.take()
     assert (len(late.verdicts), late.resent, late.alone) == (1, True, True)
     assert desk.unwritten.take() == late, "its answer was lost"
 
 
-def test_what_is_late_does_not_wait_for_a_database_that_was_away(desk: Desk) -> None:
-    """Nothing is answered then, and that is no fault of these."""
-    desk.add([1])
-    for _ in range(50):
-        desk.unwritten.take()
-        desk.now += 9.0
-        desk.unwritten.overdue()
-    assert desk.unwritten.pause() == 0.0
-    desk.settle()
-    desk.settle()
-    assert desk.written == [1]
-
-
-def test_what_is_late_has_a_pause_when_others_are_answered(desk: Desk) -> None:
+def test_at_the_end_what_is_locked_has_no_pause_and_lets_others_go_first(desk: Desk) -> None:
     desk.locked = {1}
     desk.add([1])
-    for _ in range(3):
+    for _ in range(9):
         desk.settle()
-    desk.add([2])
-    desk.settle()
-    desk.settle()
-    desk.settle()
     assert desk.unwritten.pause() > 0.0
     desk.unwritten.hurried = True
     assert desk.unwritten.pause() == 0.0

@@ -1,4 +1,5 @@
--- Release claims that are the supervisor's without its knowing: the reply to their claim was lost. No attempt is counted.
+-- Release claims that are the supervisor's without its knowing: the reply to their claim was lost, or what we had
+-- written of them is undone. No attempt is counted.
 --
 -- $1: supervisor; $2, $3: task ids and fences, in id order.
 --
