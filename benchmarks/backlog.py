@@ -204,7 +204,7 @@ def _buffers(connection: psycopg.Connection[Any], statement: Statement) -> float
     cursor = psycopg.RawCursor(connection)
     name, parameters = statement
     with connection.transaction(force_rollback=True):
-        cursor.execute(load("hints"), ["60000", "true"])
+        cursor.execute(load("hints"), ["60000", "true", "0"])
         cursor.execute(b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load(name), parameters)
         [[[answer]]] = cursor.fetchall()
     return float(answer["Plan"]["Shared Hit Blocks"] + answer["Plan"]["Shared Read Blocks"])

@@ -34,7 +34,7 @@ WARM_UP = 6
 """Claims after which the server has decided how it plans a prepared statement."""
 NAMESPACE = 1337
 LEASE = 7200.0
-HINTS = load("hints").replace(b"$1", b"'0'").replace(b"$2", b"false")
+HINTS = load("hints").replace(b"$1", b"'0'").replace(b"$2", b"false").replace(b"$3", b"'0'")
 """What the store sets for each transaction; here for the session, because it is not part of what is measured."""
 FILL = """
     INSERT INTO scheduled_tasks (task_type, run_at)

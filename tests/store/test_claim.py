@@ -257,7 +257,7 @@ async def test_groups_after_the_limit_are_not_touched(dsn: str, table: Table, co
         wants = [Want("a", "default", 9, 100), Want("a", "default", 0, 100)]
         name, parameters = claim_statement(me.id, 1337, me.wants(*wants), 5)
         claiming = connect(autocommit=False)
-        psycopg.RawCursor(claiming).execute(load("hints"), ("60000", "true"))
+        psycopg.RawCursor(claiming).execute(load("hints"), ("60000", "true", "0"))
         psycopg.RawCursor(claiming).execute(load(name), parameters)
         free = table.sql("SELECT id FROM scheduled_tasks WHERE status = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED")
         assert [task_id for (task_id,) in free] == low
@@ -281,7 +281,7 @@ async def test_a_claim_that_finds_nothing_leaves_nothing_to_be_written(
     async with supervisor(dsn, partitions=bound) as me:
         name, parameters = claim_statement(me.id, 1337, me.wants(WANT), 10)
         cursor = psycopg.RawCursor(connect(autocommit=False))
-        cursor.execute(load("hints"), ("60000", "true"))
+        cursor.execute(load("hints"), ("60000", "true", "0"))
 
         def claim() -> tuple[int, bool]:
             """How many it takes, and whether the transaction has anything to write."""

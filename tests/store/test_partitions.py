@@ -335,7 +335,7 @@ class TestBound:
             parameters = settle_completed_statement(me, [completed(CLAIM._replace(partition=2))])[1]
         with table.connection.transaction(force_rollback=True):
             cursor = psycopg.RawCursor(table.connection)
-            cursor.execute(load("hints"), ("60000", "true"))
+            cursor.execute(load("hints"), ("60000", "true", "0"))
             cursor.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + load(name), parameters)
             [[[answer]]] = cursor.fetchall()
         looked_into = {
@@ -361,7 +361,7 @@ class TestBound:
         reads = "SELECT coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'scheduled_tasks_live'"
         with table.connection.transaction():
             cursor = psycopg.RawCursor(table.connection)
-            cursor.execute(load("hints"), ("60000", "true"))
+            cursor.execute(load("hints"), ("60000", "true", "0"))
             for part, rows in ((1, 0), (0, 1)):
                 found = cursor.execute(load("discover_in_partitions"), (texts(["a"]), None, numbers([part]))).fetchall()
                 assert len(found) == rows

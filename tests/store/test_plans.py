@@ -182,7 +182,7 @@ def hold(connection: psycopg.Connection[Any]) -> list[Claim]:
 
 
 def hint(connection: psycopg.Connection[Any]) -> None:
-    psycopg.RawCursor(connection).execute(load("hints"), ("60000", "true"))
+    psycopg.RawCursor(connection).execute(load("hints"), ("60000", "true", "0"))
 
 
 def call(name: str, parameters: tuple[object, ...]) -> sql.Composed:

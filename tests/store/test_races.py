@@ -32,7 +32,7 @@ def begin(connect: Connect, *statements: Statement) -> tuple[psycopg.Connection,
     """Run statements as the store does, and leave their transaction open; return the rows of each."""
     connection = connect(autocommit=False)
     cursor = psycopg.RawCursor(connection)
-    cursor.execute(load("hints"), ("60000", "true"))
+    cursor.execute(load("hints"), ("60000", "true", "0"))
     answers = []
     for name, parameters in statements:
         cursor.execute(load(name), parameters)
