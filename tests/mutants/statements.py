@@ -611,6 +611,13 @@ STATEMENTS: Final = (
         "store/test_enqueue.py::TestKeys",
     ),
     Mutant(
+        "hints-lock-wait",
+        "store/sql/hints.sql",
+        "CASE WHEN $3::text <> '0'",
+        "CASE WHEN $3::text <> $3::text",
+        "system/test_locked.py::test_a_row_that_somebody_keeps_locked_delays_no_other",
+    ),
+    Mutant(
         "hints-deadline",
         "store/sql/hints.sql",
         "set_config('statement_timeout', $1, $2::boolean)",
