@@ -1,6 +1,7 @@
 """Slots are filled and refilled: recycling, resizing, workers that cannot boot, crash storms that end."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -405,8 +406,12 @@ def log_that_nobody_reads() -> Iterator[None]:
         thread.start()
         yield
         stopped.set()
+        os.set_blocking(reading, False)
         while thread.is_alive():
-            os.read(reading, 65536)
+            # It may have written its last.
+            with contextlib.suppress(BlockingIOError):
+                os.read(reading, 65536)
+            thread.join(0.01)
     os.close(reading)
 
 
