@@ -198,7 +198,7 @@ def test_f75_higher_priorities_go_first_and_equals_by_their_due_time(
 
 def test_f75_a_retry_waits_its_time_and_lets_others_pass(rows: Rows, pgsched_cli: CommandLine, audit: Audit) -> None:
     [failing] = rows.add("refuse", max_retries=5, due=-10)
-    normal = rows.add("nap", {"seconds": 0.01}, count=40)
+    normal = rows.add("nap", {"seconds": 0.01}, count=150)
     pgsched_cli("run", APP, "--processes", "1")
     rows.all_ended()
     assert (rows.row(failing).status, rows.row(failing).retry_count) == ("failed", 5)
