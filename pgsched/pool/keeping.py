@@ -96,10 +96,11 @@ class Keeper:
             return self._due if self._launcher is None else self._load_by
         if now >= self._load_by:
             self._load_by = math.inf
-            self._error = import_overdue(self._settings)
             if self._settings.start_method == "spawn":
                 limit = self._settings.boot_timeout
                 self._error = PoolError(f"the forkserver was not ready after the boot timeout of {limit:g} s")
+            else:
+                self._error = import_overdue(self._settings)
             self._launcher.kill()
         return self._load_by
 

@@ -27,6 +27,9 @@ from pgsched.store.schema import require_async
 
 __all__ = ["Burden", "Depth", "Depths", "Exchanged", "Hint", "Readied", "Renewed", "Store", "TableSize"]
 
+LOCK_WAIT: Final = 1.0
+"""Seconds that settling and claiming wait for a lock: others hold ours for milliseconds, or who knows how long."""
+
 
 class Depth(NamedTuple):
     """How much there is in a queue."""
@@ -56,10 +59,6 @@ class TableSize(NamedTuple):
     dead_rows: int | None
     bytes: int
     """With indexes, as of the last VACUUM or ANALYZE."""
-
-
-LOCK_WAIT: Final = 1.0
-"""Seconds that settling and claiming wait for a lock: others hold ours for milliseconds, or who knows how long."""
 
 
 class Burden(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from pgsched.model import Verdict
+from pgsched.model import Failure, Verdict
 from pgsched.rules.backoff import Backoff
 
 BATCH: Final = 1500
@@ -120,8 +120,8 @@ class Unwritten:
 
 def _fitting(verdicts: list[Verdict]) -> int:
     """How many of the first ones one settle has room for."""
-    # Most have returned, and this is done for each of them.
-    sizes = [len(each.result or "") if each.failure is None else _size(each) for each in verdicts]
+    # Most have no failure, and this is done for each of them.
+    sizes = [len(each.result or "") + (_size(each.failure) if each.failure else 0) for each in verdicts]
     if sum(sizes) <= SIZE:
         return len(verdicts)
     room = SIZE
@@ -132,10 +132,6 @@ def _fitting(verdicts: list[Verdict]) -> int:
     return len(verdicts)
 
 
-def _size(verdict: Verdict) -> int:
-    size = len(verdict.result or "")
-    failure = verdict.failure
-    if failure is not None:
-        texts = (failure.error, failure.traceback, failure.stderr, failure.stack)
-        size += sum(len(text) for text in texts if text is not None)
-    return size
+def _size(failure: Failure) -> int:
+    texts = (failure.error, failure.traceback, failure.stderr, failure.stack)
+    return sum(len(text) for text in texts if text is not None)
