@@ -22,11 +22,11 @@ def compress(path: str, preset: int = 6) -> dict[str, int]:
     """Write PATH.xz beside a file, and tell how many bytes went in and came out.
 
     It may run more than once for a file, because a machine can fail at any moment. So it writes under a name that
-    belongs to this attempt alone, and renames at the end: nobody ever sees half a file.
+    belongs to this execution alone, and renames at the end: nobody ever sees half a file.
     """
     task = current_task()
     source, target = Path(path), Path(f"{path}.xz")
-    unfinished = Path(f"{target}.{task.id}-{task.attempt}")
+    unfinished = Path(f"{target}.{task.id}-{task.fence}")
     compressor = lzma.LZMACompressor(preset=preset)
     bytes_in = bytes_out = 0
     try:

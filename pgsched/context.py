@@ -28,7 +28,7 @@ class Interrupted(BaseException):
 class TaskContext:
     """The task that runs here."""
 
-    __slots__ = ("_asked", "attempt", "deadline", "id", "max_retries", "queue", "task_type")
+    __slots__ = ("_asked", "attempt", "deadline", "fence", "id", "max_retries", "queue", "task_type")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class TaskContext:
         task_type: str,
         queue: str,
         attempt: int,
+        fence: int,
         max_retries: int,
         deadline: float | None,
         asked: Callable[[], str | None],
@@ -45,7 +46,9 @@ class TaskContext:
         self.task_type = task_type
         self.queue = queue
         self.attempt = attempt
-        """1 for the first execution."""
+        """1 for the first execution, and again for the first after ``pgsched retry``."""
+        self.fence = fence
+        """With the id the name of this execution: no other has had it, nor will. Grows from one to the next."""
         self.max_retries = max_retries
         self.deadline = deadline
         """When the time limit is reached, as ``time.monotonic()`` counts; None without a limit."""

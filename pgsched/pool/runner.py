@@ -177,6 +177,7 @@ class Runner:
                 run.task_type,
                 run.queue,
                 run.attempt,
+                run.fence,
                 run.max_retries,
                 deadline,
                 lambda: self._reason(sequence),

@@ -34,7 +34,7 @@ LIMIT: Final = 65536
 _MOST_PARTS: Final = 1024
 """No frame of ours is so long."""
 _ROOM: Final = socket.CMSG_SPACE(4 * 4)
-_RUN: Final = struct.Struct("<IBqiiddHHI")
+_RUN: Final = struct.Struct("<IBqiqiddHHI")
 _TICKET: Final = struct.Struct("<I")
 TICKET_SIZE: Final = _TICKET.size
 STOP: Final = bytes(TICKET_SIZE)
@@ -57,6 +57,7 @@ class Run(NamedTuple):
     task_type: str
     queue: str
     attempt: int
+    fence: int
     max_retries: int
     timeout: float
     """Seconds; infinite without a limit."""
@@ -74,6 +75,7 @@ def encode_run(sequence: int, claim: Claim, timeout: float, due: float, brief: b
             BRIEF if brief else 0,
             claim.task_id,
             claim.retry_count + 1,
+            claim.fence,
             claim.max_retries,
             timeout,
             due,
@@ -132,7 +134,8 @@ def decode_runs(frame: bytes, descriptors: list[int]) -> list[Run]:
         at = 1
         while at < len(frame):
             head = _RUN.unpack_from(frame, at)
-            sequence, flags, task_id, attempt, max_retries, timeout, due, type_size, queue_size, payload_size = head
+            sequence, flags, task_id, attempt, fence, max_retries, timeout, due, *sizes = head
+            type_size, queue_size, payload_size = sizes
             names = at + _RUN.size
             middle = names + type_size
             end = middle + queue_size
@@ -146,6 +149,7 @@ def decode_runs(frame: bytes, descriptors: list[int]) -> list[Run]:
                     frame[names:middle].decode(),
                     frame[middle:end].decode(),
                     attempt,
+                    fence,
                     max_retries,
                     timeout,
                     due,

@@ -248,4 +248,32 @@ COMMANDS: Final = (
         "                pass\n",
         "unit/test_cli_progress.py::test_a_task_whose_lease_was_lost_counts_once_and_when_it_ends",
     ),
+    Mutant(
+        "context-fence",
+        "pool/wire.py",
+        "            claim.fence,\n",
+        "            claim.retry_count + 1,\n",
+        "system/test_cancel.py::test_no_execution_has_the_fence_of_another",
+    ),
+    Mutant(
+        "unit-home-behind-links",
+        "ops/unit.py",
+        "*self.command, *self.behind)",
+        "*self.command)",
+        "unit/test_cli_systemd.py::test_what_lies_at_home_behind_a_link_stays_readable",
+    ),
+    Mutant(
+        "unit-interpreter",
+        "cli/systemd.py",
+        "        found.append(os.path.realpath(os.fsdecode(words[0])))\n",
+        "        pass\n",
+        "unit/test_cli_systemd.py::test_what_lies_at_home_behind_a_link_stays_readable",
+    ),
+    Mutant(
+        "unit-this-directory",
+        "cli/systemd.py",
+        '        return _absolute(os.getcwd(), "this directory")\n',
+        "        return os.getcwd()\n",
+        "unit/test_cli_systemd.py::test_a_directory_that_cannot_stand_in_the_unit",
+    ),
 )

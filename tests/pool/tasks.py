@@ -107,6 +107,7 @@ def context() -> dict[str, Any]:
         "task_type": task.task_type,
         "queue": task.queue,
         "attempt": task.attempt,
+        "fence": task.fence,
         "max_retries": task.max_retries,
         "remaining": remaining,
         "deadline": task.deadline is not None,

@@ -42,6 +42,7 @@ async def test_current_task_knows_its_claim() -> None:
             "task_type": "context",
             "queue": "mail",
             "attempt": 3,
+            "fence": claim.fence,
             "max_retries": 5,
             "deadline": True,
             "stop_requested": False,

@@ -26,7 +26,7 @@ def pair() -> Iterator[Pair]:
 
 
 def claim(payload: str) -> Claim:
-    return Claim(2**62, 3, "größe", "päckchen", 5, payload, 2, 7, None, 0.5, "2026-01-01")
+    return Claim(2**62, 2**61, "größe", "päckchen", 5, payload, 2, 7, None, 0.5, "2026-01-01")
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_000, 65_536, 65_537, 3_000_000])
@@ -43,7 +43,7 @@ def test_runs_arrive_as_they_were(pair: Pair, size: int) -> None:
         assert len(descriptors) == (not runs and len(long) >= wire.LIMIT)
         assert wire.first_sequence(received) == 4_000_000_000 + len(runs)
         runs += wire.decode_runs(received, descriptors)
-    assert runs[0] == wire.Run(4_000_000_000, True, 2**62, "größe", "päckchen", 3, 7, 12.5, 99.25, payload)
+    assert runs[0] == wire.Run(4_000_000_000, True, 2**62, "größe", "päckchen", 3, 2**61, 7, 12.5, 99.25, payload)
     assert (runs[1].timeout, runs[1].brief, runs[1].payload) == (math.inf, False, "{}")
 
 

@@ -133,6 +133,7 @@ def introspect() -> dict[str, Any]:
         "task_type": task.task_type,
         "queue": task.queue,
         "attempt": task.attempt,
+        "fence": task.fence,
         "max_retries": task.max_retries,
         "remaining": remaining is not None and 0 < remaining <= 60,
         "stop_requested": task.stop_requested,

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsched.store.admin import Changed, Filter, cancel
+from pgsched.store.admin import Changed, Filter, cancel, retry
 from tests.audit import Audit
 from tests.history import History
 from tests.support import Server, eventually
@@ -113,6 +113,22 @@ def test_f74_a_task_that_is_done_stays_done(
     assert done in changed.left
     assert rows.row(done)[:4] == ("completed", 0, None, "rested")
     assert audit.executions() == {done: 1}
+
+
+def test_no_execution_has_the_fence_of_another(
+    rows: Rows, connect: Callable[..., psycopg.Connection], pgsched_cli: CommandLine, server: Server, dsn: str
+) -> None:
+    """The attempts begin at 1 again after `pgsched retry`, and what was cancelled may still be running then."""
+    [task] = rows.add("introspect")
+    pgsched_cli("run", APP, "--processes", "1")
+    told = []
+    for _ in range(2):
+        rows.all_ended()
+        told.append(rows.row(task).result)
+        server.sql("UPDATE scheduled_tasks SET status = 'failed' WHERE id = %s", task, dsn=dsn)
+        assert retry(connect(), Filter(ids=[task])).ids == [task]
+    assert [each["attempt"] for each in told] == [1, 1]
+    assert told[0]["fence"] < told[1]["fence"]
 
 
 def test_f74_a_task_that_waits_for_its_retry_is_not_tried_again(

@@ -157,6 +157,7 @@ def test_a_task_knows_itself_and_may_be_a_coroutine(rows: Rows, pgsched_cli: Com
     assert rows.row(coroutine)[:4] == ("completed", 0, None, value)
     told = rows.row(task).result
     assert told.pop("version")
+    assert told.pop("fence") > 0
     assert told == {
         "id": task,
         "task_type": "introspect",
