@@ -29,7 +29,6 @@ pgsched systemd install shop.tasks:app --root /tmp/try"""
 
 _INSTANCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}", re.ASCII)
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,30}\$?", re.ASCII)
-_FLAGS = {"True": "1", "False": "0"}
 
 
 def _like(expression: "re.Pattern[str]", what: str) -> Checked:
@@ -155,16 +154,19 @@ def _asked_for(
     """
     named = {str(param.name): given_as(context, param) for param in context.command.params}
     settings = Settings.parse(app, options if dsn is None else {**options, "dsn": dsn}, named)
-    values = {name: _FLAGS.get(str(value), str(value)) for name, value in options.items() if value is not None}
+    values = {name: _text(value) for name, value in options.items() if value is not None}
     if dsn is not None:
         values["dsn"] = dsn
     for name, value in values.items():
         if not value.isprintable():
             raise UsageError(f"{named[name]} {value!r}: must be printable")
+    directory = directory or _here()
+    words = (program,) if program else _this_program()
     service = Service(
         user=user,
-        directory=directory or os.getcwd(),
-        command=(program,) if program else _this_program(),
+        directory=directory,
+        command=words,
+        behind=(os.path.realpath(directory), *_behind(words[0])),
         db_timeout=settings.db_timeout,
         boot_timeout=settings.boot_timeout,
         drain_timeout=settings.drain_timeout,
@@ -172,6 +174,29 @@ def _asked_for(
     )
     variables = {f"PGSCHED_{name.upper()}": value for name, value in values.items()}
     return service, environment(app, variables, _known()), instance
+
+
+def _here() -> str:
+    try:
+        return _absolute(os.getcwd(), "this directory")
+    except OSError as error:
+        raise UsageError(f"--directory: this one cannot be found: {error.strerror}") from None
+
+
+def _behind(program: str) -> list[str]:
+    """What a program needs to be started: itself, its interpreter, and what is beside that one, with no links on the way.
+
+    A virtual environment's Python is a link to one that often lies under somebody's home.
+    """
+    found = [os.path.realpath(program)]
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(4096)
+    except OSError:
+        return found  # not there yet, or not for us to read
+    if first.startswith(b"#!") and (words := first[2:].split()):
+        found.append(os.path.realpath(os.fsdecode(words[0])))
+    return found
 
 
 def _this_program() -> tuple[str, ...]:
@@ -192,7 +217,12 @@ def _known() -> list[tuple[str, str, str]]:
 def _shown(default: object) -> str:
     if default in (None, (), dataclasses.MISSING):
         return ""
-    return _FLAGS.get(str(default), str(default))
+    return _text(default)
+
+
+def _text(value: object) -> str:
+    """A value as its variable has it."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _differs(path: Path, content: str) -> bool:
@@ -210,14 +240,15 @@ def _write(path: Path, content: str, mode: int) -> None:
     :raises UsageError: it cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    data = content.encode()
     made = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         made = True
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with open(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
-            file.write(content)
+            file.write(data)
         os.replace(beside, path)
     except OSError as error:
         if made:

@@ -30,6 +30,8 @@ class Service:
     """Where the workers start."""
     command: tuple[str, ...] = ("/srv/app/.venv/bin/pgsched",)
     """The program and what comes before ``run``."""
+    behind: tuple[str, ...] = ()
+    """Paths that these two lead to by links, and that must be readable too."""
     db_timeout: float = 10.0
     boot_timeout: float = 60.0
     drain_timeout: float = 60.0
@@ -66,7 +68,7 @@ class Service:
         return re.sub(r"%%(\w+)%%", lambda match: filled[match[1]], template)
 
     def _paths(self) -> Sequence[str]:
-        return (self.directory, *self.command)
+        return (self.directory, *self.command, *self.behind)
 
 
 def environment(app: str, given: Mapping[str, str], known: Sequence[tuple[str, str, str]]) -> str:

@@ -175,6 +175,55 @@ def test_an_app_at_home_stays_readable(directory: str, home: str) -> None:
     assert f"\nProtectHome={home}\n" in program
 
 
+@pytest.mark.parametrize("linked", ["directory", "program", "interpreter"])
+def test_what_lies_at_home_behind_a_link_stays_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], linked: str
+) -> None:
+    """A virtual environment's Python is a link, often to one below a home."""
+    home, away = tmp_path / "home", tmp_path / "srv"
+    for place in (home, away):
+        place.mkdir()
+        (place / "python").touch()
+        (place / "app").mkdir()
+        (place / "pgsched").write_text(f"#!{away}/bin/python -I\n")
+    (away / "bin").mkdir()
+    links = {"directory": "current", "program": "bin/pgsched", "interpreter": "bin/python"}
+    targets = {"directory": "app", "program": "pgsched", "interpreter": "python"}
+    for name, link in links.items():
+        (away / link).symlink_to((home if name == linked else away) / targets[name])
+    monkeypatch.setattr("pgsched.ops.unit._HOMES", (str(home),))
+    told = ["--directory", f"{away}/current", "--program", f"{away}/bin/pgsched"]
+    assert main(["systemd", "show", "shop.tasks:app", *told]) == 0
+    out = capsys.readouterr().out
+    assert "\nProtectHome=read-only\n" in out
+    assert f"\nWorkingDirectory={away}/current\n" in out
+    (away / links[linked]).unlink()
+    (away / links[linked]).symlink_to(away / targets[linked])
+    assert main(["systemd", "show", "shop.tasks:app", *told]) == 0
+    assert "\nProtectHome=yes\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["gone", "a\nUser=root", os.fsdecode(b"a\xff")])
+def test_a_directory_that_cannot_stand_in_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    here, root = tmp_path / name, tmp_path / "root"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    if name == "gone":
+        here.rmdir()
+    assert install(root) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "directory" in err
+    assert not root.exists()
+
+
+def test_a_queue_may_be_called_true(tmp_path: Path) -> None:
+    assert install(tmp_path, "--queues", "True") == 0
+    assert values((tmp_path / ENVIRONMENT).read_text())["PGSCHED_QUEUES"] == "True"
+
+
 def test_nothing_in_a_path_is_taken_for_more_than_a_letter() -> None:
     text = Service(directory="/srv/100% $HOME", command=('/srv/a "b" 100% $x\\y/pgsched',)).text()
     assert "\nWorkingDirectory=/srv/100%% $HOME\n" in text
