@@ -15,7 +15,7 @@ from pgsched.model import Status
 from pgsched.store.line import CONFLICTS
 from pgsched.store.refusals import refusals, retried
 from pgsched.store.statements import rows, run
-from pgsched.store.views import Filter, list_tasks, parameters, show, status
+from pgsched.store.views import Filter, iso_dates, list_tasks, parameters, show, status
 
 __all__ = ["Changed", "Filter", "cancel", "drop_ranges", "list_tasks", "prune", "retry", "scale", "show", "status"]
 
@@ -32,13 +32,14 @@ class Changed:
     ids: list[int]
     """Those that were changed, ascending."""
     left: dict[int, str]
-    """Why one was left as it was, such as "not found"; ids that were asked for, and tasks whose key is taken."""
+    """Why one was left as it was, such as "not found"; ids that were asked for, and tasks whose key or id is taken."""
 
 
 def retry(conn: psycopg.Connection[Any], chosen: Filter) -> Changed:
     """Queue failed and cancelled tasks again: due now, ``retry_count`` 0, under a new fence.
 
-    The last error and the recorded failures stay; a result goes. A task whose unique key a live task has is left.
+    The last error and the recorded failures stay; a result goes. A task whose unique key a live task has is left,
+    and so is one whose id another task has.
 
     :raises DatabaseError: the server refused.
     """
@@ -66,7 +67,8 @@ def prune(conn: psycopg.Connection[Any], older_than: float, batch: int = BATCH) 
     begin: str | None = None
 
     def delete() -> tuple[Any, ...]:
-        return rows(conn, "prune", older_than, batch, begin)[0]
+        with iso_dates(conn):
+            return rows(conn, "prune", older_than, batch, begin)[0]
 
     with refusals("cannot prune tasks"):
         while count == batch:
@@ -151,15 +153,15 @@ def _change(
     def batch() -> list[tuple[Any, ...]]:
         with conn.transaction():
             found = rows(conn, statement, *arguments, after, BATCH)
-            if any(done for _, done in found):
+            if any(reason is None for _, reason in found):
                 run(conn, "notify", hint)
         return found
 
     with refusals(doing):
         # A key that was free a moment ago may be taken now: the batch sees it when it is tried again.
         while found := retried(batch, (*CONFLICTS, psycopg.errors.UniqueViolation)):
-            changed += [task_id for task_id, done in found if done]
-            left.update((task_id, "another live task has its unique key") for task_id, done in found if not done)
+            changed += [task_id for task_id, reason in found if reason is None]
+            left.update((task_id, reason) for task_id, reason in found if reason is not None)
             after = found[-1][0]
         if chosen.ids is not None:
             left.update(_unmet(conn, set(chosen.ids).difference(changed, left)))

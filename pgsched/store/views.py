@@ -245,7 +245,7 @@ def list_tasks(conn: psycopg.Connection[Any], chosen: Filter, limit: int = 100) 
 
     :raises DatabaseError: the server refused.
     """
-    with refusals("cannot list tasks"), _iso_dates(conn):
+    with refusals("cannot list tasks"), iso_dates(conn):
         return _read(conn, TaskLine, "list_tasks", *parameters(chosen), limit)
 
 
@@ -254,7 +254,7 @@ def show(conn: psycopg.Connection[Any], task_id: int) -> Details | None:
 
     :raises DatabaseError: the server refused.
     """
-    with refusals("cannot show the task"), _iso_dates(conn):
+    with refusals("cannot show the task"), iso_dates(conn):
         statement = "show_task" if values(conn, "show_rights")[0] else "show_task_outline"
         for task in _read(conn, TaskRow, statement, task_id):
             holder = []
@@ -276,7 +276,8 @@ def parameters(chosen: Filter) -> tuple[list[int] | None, list[str] | None, list
 
 
 @contextmanager
-def _iso_dates(conn: psycopg.Connection[Any]) -> Iterator[None]:
+def iso_dates(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """A transaction in which times are written so that they can be read back, whatever the role has been told."""
     with conn.transaction():
         run(conn, "iso_dates")
         yield

@@ -276,4 +276,18 @@ COMMANDS: Final = (
         "        return os.getcwd()\n",
         "unit/test_cli_systemd.py::test_a_directory_that_cannot_stand_in_the_unit",
     ),
+    Mutant(
+        "retry-namesake",
+        "store/sql/retry.sql",
+        "namesake.id = chosen.id) > 1",
+        "namesake.id = chosen.id) > 9",
+        "store/test_admin.py::TestRetry::test_an_id_that_two_tasks_have_stops_no_other",
+    ),
+    Mutant(
+        "check-boot-timeout",
+        "cli/setup.py",
+        "processes=1, boot_timeout=boot_timeout,",
+        "processes=1,",
+        "system/test_cli_database.py::test_check_waits_for_an_import_as_long_as_it_is_told",
+    ),
 )

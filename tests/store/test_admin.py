@@ -134,6 +134,16 @@ class TestRetry:
         why = "another live task has its unique key"
         assert changed == admin.Changed(ids=[older_twin, free], left={old: why, twin: why})
 
+    def test_an_id_that_two_tasks_have_stops_no_other(self, tasks: Tasks, connect: Connect) -> None:
+        first, queued_too, failed_too, completed_too, last = tasks.make("failed", 5)
+        tasks.make("queued", id=queued_too)
+        tasks.make("failed", id=failed_too)
+        tasks.make("completed", id=completed_too)
+        changed = admin.retry(connect(), Filter())
+        twice = (queued_too, failed_too, completed_too)
+        assert changed == admin.Changed(ids=[first, last], left=dict.fromkeys(twice, "another task has its id"))
+        assert tasks.count("queued") == 3
+
     def test_key_that_is_taken_in_the_same_moment(self, tasks: Tasks, connect: Connect) -> None:
         (old,) = tasks.make("failed", unique_key="k")
         other = connect(autocommit=False)
@@ -305,6 +315,14 @@ class TestPrune:
         with ThreadPoolExecutor() as threads:
             pruning = [threads.submit(admin.prune, connect(), 60.0, 50) for _ in range(4)]
             assert sum(future.result(20) for future in pruning) == 500
+
+    def test_the_sessions_date_style_leaves_no_task_behind(self, tasks: Tasks, connect: Connect) -> None:
+        """Its times have a zone that PostgreSQL up to 17 reads back as another one's."""
+        for minute in range(6):
+            tasks.make("failed", finished_at=f"2020-01-01 00:0{minute}Z")
+        connection = connect()
+        connection.execute("SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Kolkata'")
+        assert admin.prune(connection, 60.0, batch=2) == 6
 
     def test_retry_and_prune_of_the_same_tasks(self, tasks: Tasks, connect: Connect) -> None:
         ids = tasks.make("failed", 500, finished_at=self.OLD)

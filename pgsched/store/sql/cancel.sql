@@ -1,5 +1,5 @@
 -- Cancels a batch of live tasks. The fence rises, so whoever works on one can write nothing any more. The row moves to the
--- ended partition.
+-- ended partition. Says of each why it was left, which is never.
 -- $1 bigint[]: ids or NULL; $2 text[]: statuses; $3 text[]: task types or NULL; $4 text[]: queues or NULL;
 -- $5 bigint: the id after which the batch begins; $6 bigint: how many.
 -- Index: the primary key of the live partition. Locks the tasks in the order of their ids.
@@ -20,4 +20,4 @@ WITH chosen AS MATERIALIZED (
     WHERE id = ANY (ARRAY(SELECT id FROM chosen)) AND status IN ('queued', 'processing')
     RETURNING id
 )
-SELECT id, true AS cancelled FROM cancelled ORDER BY id
+SELECT id, NULL AS reason FROM cancelled ORDER BY id

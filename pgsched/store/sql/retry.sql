@@ -2,7 +2,8 @@
 -- fence rises, so nothing that was known of the task before can write to it. The row moves to the live partition.
 -- $1 bigint[]: ids or NULL; $2 text[]: statuses; $3 text[]: task types or NULL; $4 text[]: queues or NULL;
 -- $5 bigint: the id after which the batch begins; $6 bigint: how many.
--- A task whose unique key a live task has, or an earlier one of the batch takes, is left as it is.
+-- A task whose unique key a live task has, or an earlier one of the batch takes, is left as it is; so is one whose id is no
+-- longer its own, because somebody has inserted it once more. Says of each why it was left, NULL where it was not.
 -- Index: scheduled_tasks_ended_status or the ids. Locks the tasks in the order of their ids.
 WITH chosen AS MATERIALIZED (
     SELECT id, unique_key
@@ -15,20 +16,22 @@ WITH chosen AS MATERIALIZED (
     ORDER BY id
     LIMIT $6::bigint
     FOR UPDATE
-), candidate AS (
-    SELECT id, unique_key, row_number() OVER (PARTITION BY unique_key ORDER BY id) AS turn FROM chosen
-), free AS MATERIALIZED (
-    SELECT id
-    FROM candidate
-    WHERE unique_key IS NULL
-       OR (turn = 1 AND NOT EXISTS (SELECT FROM scheduled_tasks_live live WHERE live.unique_key = candidate.unique_key))
+), judged AS MATERIALIZED (
+    SELECT id, CASE
+        WHEN (SELECT count(*) FROM scheduled_tasks namesake WHERE namesake.id = chosen.id) > 1 THEN 'another task has its id'
+        WHEN unique_key IS NOT NULL
+            AND (row_number() OVER (PARTITION BY unique_key ORDER BY id) > 1
+                 OR EXISTS (SELECT FROM scheduled_tasks_live live WHERE live.unique_key = chosen.unique_key))
+            THEN 'another live task has its unique key'
+        END AS reason
+    FROM chosen
 ), retried AS (
     UPDATE scheduled_tasks
     SET status = 'queued', retry_count = 0, run_at = now(), fence = fence + 1, claimed_by = NULL, started_at = NULL,
         finished_at = NULL, result = NULL, updated_at = now()
-    WHERE id = ANY (ARRAY(SELECT id FROM free)) AND status NOT IN ('queued', 'processing')
+    WHERE id = ANY (ARRAY(SELECT id FROM judged WHERE reason IS NULL)) AND status NOT IN ('queued', 'processing')
     RETURNING id
 )
-SELECT chosen.id, retried.id IS NOT NULL AS retried
-FROM chosen LEFT JOIN retried ON retried.id = chosen.id
-ORDER BY chosen.id
+SELECT judged.id, coalesce(reason, CASE WHEN retried.id IS NULL THEN 'somebody else has changed it' END) AS reason
+FROM judged LEFT JOIN retried ON retried.id = judged.id
+ORDER BY judged.id
