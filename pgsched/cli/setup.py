@@ -1,15 +1,19 @@
 """``pgsched migrate`` and ``pgsched check``: get the database ready, and say what is wrong with it."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import click
 
 from pgsched.cli.database import Database, database_options
-from pgsched.cli.options import Checked, command, json_option, option
+from pgsched.cli.options import Checked, command, json_option, option, setting
 from pgsched.cli.output import counted, print_json
 from pgsched.config import MAX_PARTITIONS, Settings
 from pgsched.errors import ExitCode, PgschedError
 from pgsched.quantities import parse_number
+
+if TYPE_CHECKING:
+    from pgsched.pool.pool import PoolSettings
 
 
 @command("migrate", examples="pgsched migrate --dsn postgresql://owner@db/work\npgsched migrate --partitions 4")
@@ -37,13 +41,16 @@ def migrate(partitions: int | None, database: Database) -> None:
 
 @command("check", examples="pgsched check examples.archive:app")
 @click.argument("app", metavar="[APP]", required=False)
+@setting("boot_timeout", "SECONDS", "The import of APP may take so long.", checked=True)
+@setting("start_method", "forkserver|spawn", "How a worker is started to import it.", checked=True)
 @json_option
 @database_options
-def check(app: str | None, as_json: bool, database: Database) -> int:
+def check(app: str | None, boot_timeout: float, start_method: str, as_json: bool, database: Database) -> int:
     """Say what is wrong with server, rights, schema and settings; with APP, also whether workers can import it.
 
     Changes nothing. The exit code is 1 if anything is an error; warnings and notes leave it at 0.
     """
+    from pgsched.pool.pool import PoolSettings
     from pgsched.store import check as checks
 
     if app is not None:
@@ -52,7 +59,10 @@ def check(app: str | None, as_json: bool, database: Database) -> int:
         (str(found.level), found.text, found.cure)
         for found in checks.check(database.open(migrate=False), database.timeout)
     ]
-    known = _import(app, problems) if app is not None else []
+    known = []
+    if app is not None:
+        worker = PoolSettings(app=app, processes=1, boot_timeout=boot_timeout, start_method=start_method)
+        known = _import(worker, problems)
     if as_json:
         print_json(
             {
@@ -70,12 +80,12 @@ def check(app: str | None, as_json: bool, database: Database) -> int:
     return ExitCode.INCOMPLETE if any(level == "error" for level, _, _ in problems) else ExitCode.OK
 
 
-def _import(app: str, problems: list[tuple[str, str, str]]) -> list[str]:
-    """The task types that a real worker finds in APP."""
-    from pgsched.pool.pool import Pool, PoolSettings
+def _import(settings: "PoolSettings", problems: list[tuple[str, str, str]]) -> list[str]:
+    """The task types that a real worker finds in the app."""
+    from pgsched.pool.pool import Pool
 
     async def boot() -> list[str]:
-        pool = Pool(PoolSettings(app=app, processes=1), on_outcomes=lambda ended: None)
+        pool = Pool(settings, on_outcomes=lambda ended: None)
         try:
             return sorted(await pool.start())
         finally:
@@ -87,5 +97,5 @@ def _import(app: str, problems: list[tuple[str, str, str]]) -> list[str]:
         problems.append(("error", str(error), ""))
         return []
     if not known:
-        problems.append(("warning", f"{app} has no tasks", "import the modules that declare them"))
+        problems.append(("warning", f"{settings.app} has no tasks", "import the modules that declare them"))
     return known

@@ -184,7 +184,7 @@ def _here() -> str:
 
 
 def _behind(program: str) -> list[str]:
-    """What a program needs to be started: itself, its interpreter, and what is beside that one, with no links on the way.
+    """What a program needs to be started: itself and its interpreter, with no links on the way.
 
     A virtual environment's Python is a link to one that often lies under somebody's home.
     """

@@ -15,6 +15,7 @@ import psycopg
 from pgsched.errors import SchemaError
 from pgsched.rules.demand import LIMITS
 from pgsched.store import schema
+from pgsched.store.bounded import BoundedConnection
 from pgsched.store.connection import connect_sync
 from pgsched.store.pooler import is_pooled
 from pgsched.store.refusals import refusals
@@ -70,10 +71,12 @@ class _Server(NamedTuple):
 def check(dsn: str, timeout: float = 10.0) -> list[Problem]:
     """Connect, and look at everything; errors come first.
 
-    :param timeout: seconds to connect.
-    :raises DatabaseError: the server cannot be reached.
+    :param timeout: seconds to connect, and for each look: somebody may hold a lock that one of them waits for.
+    :raises DatabaseError: the server cannot be reached, or does not answer.
     """
-    with connect_sync(dsn, timeout=timeout, application_name="pgsched check") as conn:
+    with connect_sync(dsn, timeout=timeout, application_name="pgsched check", kind=BoundedConnection) as conn:
+        assert isinstance(conn, BoundedConnection)
+        conn.deadline = timeout
         return problems(conn)
 
 

@@ -372,6 +372,15 @@ def test_a_silent_server_ends_a_command_in_time(run: InProcess, proxy: Proxy, mo
     )
 
 
+def test_check_waits_for_no_lock(run: InProcess, dsn: str, connect: Callable[..., psycopg.Connection]) -> None:
+    """Whoever holds the tables for himself is why it is asked."""
+    connect(autocommit=False).execute("LOCK TABLE scheduled_tasks")
+    ended = run("check", "--dsn", dsn, "--db-timeout", "500ms")
+    assert ended == Ended(
+        3, "", "pgsched: no answer from the database within 0.5 s, the limit that --db-timeout sets\n"
+    )
+
+
 def test_an_unforeseen_error_is_one_line(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     from pgsched.store import views
 

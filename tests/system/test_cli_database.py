@@ -206,6 +206,14 @@ def test_an_app_that_cannot_be_imported(pgsched_cli: CommandLine, command: str, 
     assert "Traceback" not in ended.err + ended.out
 
 
+def test_check_waits_for_an_import_as_long_as_it_is_told(pgsched_cli: CommandLine) -> None:
+    pgsched_cli.module("slow", "import threading\nthreading.Event().wait(30)\n")
+    pgsched_cli.environment["PGSCHED_BOOT_TIMEOUT"] = "1s"
+    ended = pgsched_cli.run("check", "slow:app")
+    assert ended.code == 1, ended.err
+    assert "the boot timeout of 1 s is over" in ended.out
+
+
 def test_the_embedded_server_is_announced_in_one_line_and_migrated(run: Run, place: Path) -> None:
     ended = run("enqueue", "compress", '{"path": "a"}', environment={"PGSCHED_DATA_DIR": str(place / "data")})
     assert ended == Ended(0, "1\n", f"pgsched: using the embedded server in {place / 'data'}\n")

@@ -1,6 +1,6 @@
 -- What somebody has taken away from our tables: indexes that are missing or invalid, the trigger, vacuuming, and rows that
 -- this role may see: where row level security is on and there is no policy, it sees none, and nobody is told.
--- Catalogue only. Locks: none.
+-- Catalogue only. Locks: ACCESS SHARE on the partitions, so it waits for whoever holds them for himself.
 SELECT 'index' AS kind, expected.name AS name
 FROM (
     SELECT unnest(ARRAY['scheduled_tasks_ended_id', 'scheduled_tasks_ended_finished', 'scheduled_tasks_ended_status',

@@ -1,5 +1,5 @@
 -- The live tables of which autovacuum leaves more dead rows than it should, with the settings that it goes by.
--- Catalogue and statistics. Locks: none.
+-- Catalogue and statistics. Locks: as check_tables.sql.
 --
 -- $1 bigint: dead rows, $2 float8: times the rows that are alive, above which both it is too much.
 SELECT relname::text AS name, n_dead_tup AS dead, n_live_tup AS alive,
