@@ -55,6 +55,10 @@ def collect(directory: Path, *, leave_out: Collection[str] = ()) -> Found:
                 regular = stat.S_ISREG(os.lstat(path).st_mode)
             except FileNotFoundError:
                 continue  # gone since its directory was listed
+            except OSError:
+                # Its directory may be listed, and no more.
+                passed_over += 1
+                continue
             if regular and _usable(path):
                 files.append(path)
             elif regular:

@@ -17,6 +17,8 @@ from pgsched.store.redaction import redact
 
 INTERNAL = 70
 """An error that nobody foresaw (``EX_SOFTWARE``)."""
+OUTPUT = 74
+"""What the command had to print could not be written (``EX_IOERR``)."""
 BROKEN_PIPE = 141
 """The reader of our output went away: 128 + SIGPIPE, as for any other program."""
 INTERRUPTED = 130
@@ -32,9 +34,7 @@ _LONGEST = 2000
 def guarded(body: Callable[[], int]) -> int:
     """Run ``body`` and return the exit code; nothing that it raises gets past, except SystemExit."""
     try:
-        code = body()
-        _flush()
-        return code
+        return _flushed(body())
     except click.exceptions.Exit as ending:
         return _flushed(ending.exit_code)
     except click.ClickException as error:
@@ -50,6 +50,9 @@ def guarded(body: Callable[[], int]) -> int:
         _abandon(1)
         return BROKEN_PIPE
     except Exception as error:
+        # Whatever is printed is written at once; what could not be is still there, and fails again.
+        if isinstance(error, OSError) and (code := _flushed(ExitCode.OK)) != ExitCode.OK:
+            return code
         say(f"internal error: {type(error).__name__}: {error} ({DEBUG}=1 shows where)")
         _debug()
         return INTERNAL
@@ -85,17 +88,17 @@ def _debug(details: str = "") -> None:
 
 
 def _flushed(code: int) -> int:
+    """The exit code, or another if what was printed cannot be written."""
     try:
-        _flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _abandon(1)
         return BROKEN_PIPE
+    except OSError as error:
+        _abandon(1)
+        say(f"cannot write the output: {error.strerror}")
+        return OUTPUT
     return code
-
-
-def _flush() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
 
 
 def _takes_more() -> bool:

@@ -224,11 +224,14 @@ def show(number: int, as_json: bool, database: Database) -> int:
 
 
 def _value(text: str | None) -> Any:
-    """A JSON column as a value; as its text if Python refuses a number in it that PostgreSQL took."""
+    """A JSON column as a value; as its text if Python refuses a number or a depth that PostgreSQL took."""
     try:
-        return None if text is None else json.loads(text)
-    except ValueError:
+        value = None if text is None else json.loads(text)
+        # What can be read may be too deep to be printed.
+        json.dumps({"task": {"payload": value}}, indent=2)
+    except (ValueError, RecursionError):
         return text
+    return value
 
 
 def _print_task(found: "views.Details") -> None:

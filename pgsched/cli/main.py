@@ -19,8 +19,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure"):
             # A locale that cannot show a character must not end a command that has done its work.
             stream.reconfigure(errors="backslashreplace")
     return guarded(lambda: _invoke(list(sys.argv[1:] if arguments is None else arguments)))

@@ -43,8 +43,8 @@ def print_fields(fields: Sequence[tuple[str, Cell]]) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print a value as indented JSON; dates as ISO 8601, durations as seconds."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+    """Print a value as indented JSON; dates as ISO 8601, durations as seconds. ASCII, whatever the locale has."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
 
 
 def cell_text(cell: Cell, *, multiline: bool = False) -> str:

@@ -15,7 +15,7 @@ from pgsched.errors import ExitCode, UsageError
 
 def _names(text: str, shown: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
-    if not all(names):
+    if not all(names) or not text.isprintable():
         raise UsageError(f"{shown} {text!r}: must be hosts or numbers of supervisors, like web-1,4711")
     return list(dict.fromkeys(names))
 

@@ -97,7 +97,8 @@ def test_every_variable_without_an_option_is_there() -> None:
 
 
 def test_every_exit_code_is_there() -> None:
-    ours = {"INTERNAL": guard.INTERNAL, "INTERRUPTED": guard.INTERRUPTED, "BROKEN_PIPE": guard.BROKEN_PIPE}
+    names = ("INTERNAL", "OUTPUT", "INTERRUPTED", "BROKEN_PIPE")
+    ours = {name: getattr(guard, name) for name in names}
     assert {name.strip("`"): int(code) for code, name, *_ in rows(CODES)} == {
         **{code.name: int(code) for code in ExitCode},
         **ours,

@@ -166,8 +166,8 @@ COMMANDS: Final = (
     Mutant(
         "guard-foreseen",
         "cli/guard.py",
-        "    except Exception as error:\n        say",
-        "    except ZeroDivisionError as error:\n        say",
+        "    except Exception as error:\n",
+        "    except ZeroDivisionError as error:\n",
         "unit/test_guard.py::test_an_error_that_nobody_foresaw_is_one_line_that_says_so",
     ),
     Mutant(
@@ -289,5 +289,40 @@ COMMANDS: Final = (
         "processes=1, boot_timeout=boot_timeout,",
         "processes=1,",
         "system/test_cli_database.py::test_check_waits_for_an_import_as_long_as_it_is_told",
+    ),
+    Mutant(
+        "guard-output",
+        "cli/guard.py",
+        "    except OSError as error:\n        _abandon(1)\n",
+        "    except OSError as error:\n",
+        "system/test_cli_commands.py::test_output_that_cannot_be_written_is_one_line",
+    ),
+    Mutant(
+        "main-streams",
+        "cli/main.py",
+        "        if getattr(sys, name) is None:\n",
+        "        if False:\n",
+        "system/test_cli_commands.py::test_a_stream_that_is_closed_is_no_internal_error",
+    ),
+    Mutant(
+        "json-ascii",
+        "cli/output.py",
+        "json.dumps(value, indent=2, default=_plain)",
+        "json.dumps(value, indent=2, ensure_ascii=False, default=_plain)",
+        "system/test_cli_commands.py::test_json_is_json_in_any_locale",
+    ),
+    Mutant(
+        "files-not-entered",
+        "cli/files.py",
+        "            except OSError:\n",
+        "            except ZeroDivisionError:\n",
+        "unit/test_cli_files.py::test_a_directory_that_may_only_be_listed_is_passed_over",
+    ),
+    Mutant(
+        "scale-names",
+        "cli/scale.py",
+        " or not text.isprintable()",
+        "",
+        "system/test_cli_commands.py::test_a_supervisors_name_that_no_database_can_hold",
     ),
 )

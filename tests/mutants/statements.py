@@ -569,12 +569,17 @@ STATEMENTS: Final = (
     Mutant(
         "retry-key",
         "store/sql/retry.sql",
-        "OR (turn = 1 AND NOT EXISTS (SELECT FROM scheduled_tasks_live live"
-        " WHERE live.unique_key = candidate.unique_key))",
-        "OR turn = 1",
+        "OR EXISTS (SELECT FROM scheduled_tasks_live live WHERE live.unique_key = chosen.unique_key)",
+        "",
         f"{ADMIN}::TestRetry",
     ),
-    Mutant("retry-key-twice", "store/sql/retry.sql", "turn = 1 AND NOT EXISTS", "NOT EXISTS", f"{ADMIN}::TestRetry"),
+    Mutant(
+        "retry-key-twice",
+        "store/sql/retry.sql",
+        "(PARTITION BY unique_key ORDER BY id) > 1",
+        "(PARTITION BY unique_key ORDER BY id) > 9",
+        f"{ADMIN}::TestRetry",
+    ),
     Mutant(
         "prune-age",
         "store/sql/prune.sql",

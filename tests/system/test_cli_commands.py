@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -344,14 +345,66 @@ class TestSetup:
         )
 
 
-def test_a_reader_that_goes_away_is_no_error(dsn: str, sql: Sql) -> None:
+@pytest.mark.parametrize("buffered", ["-u PYTHONUNBUFFERED", "PYTHONUNBUFFERED=1"])
+def test_a_reader_that_goes_away_is_no_error(dsn: str, sql: Sql, buffered: str) -> None:
     sql("INSERT INTO scheduled_tasks (task_type, run_at) SELECT repeat('x', 64), now() FROM generate_series(1, 5000)")
     # Unbuffered, the interpreter would have nothing left to complain about at its end.
-    tasks = f"env -u PYTHONUNBUFFERED {sys.executable} -m pgsched tasks --limit 5000 --dsn '{dsn}'"
+    tasks = f"env {buffered} {sys.executable} -m pgsched tasks --limit 5000 --dsn '{dsn}'"
     command = f"{tasks} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
     assert done.stderr == ""
     assert done.stdout.splitlines()[1:] == ["141"]
+
+
+def test_output_that_cannot_be_written_is_one_line(dsn: str, sql: Sql) -> None:
+    command = [sys.executable, "-m", "pgsched", "enqueue", "a", "--dsn", dsn]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment, timeout=30, check=False
+        )
+    assert (done.returncode, done.stderr) == (74, "pgsched: cannot write the output: No space left on device\n")
+    assert sql("SELECT count(*) FROM scheduled_tasks") == [(1,)]
+
+
+@pytest.mark.parametrize(("closed", "arguments", "code"), [("<&-", "enqueue a -", 2), ("2>&-", "demo small", 0)])
+def test_a_stream_that_is_closed_is_no_internal_error(
+    dsn: str, tmp_path: Path, closed: str, arguments: str, code: int
+) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/file").write_text("x")
+    command = f"{sys.executable} -m pgsched {arguments} --dsn '{dsn}' {closed}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, cwd=tmp_path, env=environment, timeout=60, check=False
+    )
+    assert done.returncode == code, done
+
+
+def test_json_is_json_in_any_locale(dsn: str, sql: Sql) -> None:
+    sql("INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('é😀', now())")
+    command = [sys.executable, "-m", "pgsched", "tasks", "--json", "--dsn", dsn]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment, timeout=30, check=True)
+    assert [task["task_type"] for task in json.loads(done.stdout)] == ["é😀"]
+
+
+@pytest.mark.parametrize("depth", [2000, 1200])
+def test_a_payload_too_deep_for_python_is_shown(run: InProcess, sql: Sql, depth: int) -> None:
+    """Too deep to be read, or with some versions of Python only to be printed."""
+    deep = "[" * depth + "]" * depth
+    [[task]] = sql(
+        "INSERT INTO scheduled_tasks (task_type, run_at, payload) VALUES ('a', now(), %s) RETURNING id", deep
+    )
+    ended = run("show", str(task), "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.dumps(json.loads(ended.out)["task"]["payload"]).strip('"') == deep
+
+
+def test_a_supervisors_name_that_no_database_can_hold(run: InProcess) -> None:
+    ended = run("scale", "2", "--supervisor", os.fsdecode(b"\xff"))
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("pgsched: --supervisor ")
 
 
 def test_a_silent_server_ends_a_command_in_time(run: InProcess, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Which files a demo finds."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(0)
     found = collect(tmp_path)
     assert (len(found.files), found.passed_over) == (1, 2)
+
+
+def test_a_directory_that_may_only_be_listed_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "good").write_text("x")
+    listed = tmp_path / "listed"
+    listed.mkdir()
+    (listed / "file").write_text("x")
+    lstat = os.lstat
+
+    def refusing(path: str) -> os.stat_result:
+        # What the kernel says to anybody but root where the directory has no x.
+        if Path(path).parent == listed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", refusing)
+    found = collect(tmp_path)
+    assert (len(found.files), found.passed_over) == (1, 1)
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "empty"])
