@@ -20,6 +20,7 @@ from pgsched.errors import DatabaseError, UsageError
 
 SUPERUSER = "postgres"
 DATABASE = "postgres"
+PORT = 5432
 LOG_LIMIT = 10 * 1024 * 1024
 
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)
@@ -45,6 +46,7 @@ class Endpoint(NamedTuple):
     """Where a running server listens, as ``postmaster.pid`` says."""
 
     pid: int
+    data: Path
     port: int
     socket_directory: str
     ready: bool
@@ -116,7 +118,7 @@ class Cluster:
         """
         self._turn_log_over()
         offset = self.log.stat().st_size if self.log.exists() else 0
-        fixed = {"listen_addresses": "", "unix_socket_directories": str(socket_directory), "port": "5432"}
+        fixed = {"listen_addresses": "", "unix_socket_directories": str(socket_directory), "port": str(PORT)}
         options = [f"-c {shlex.quote(f'{name}={value}')}" for name, value in {**fixed, **settings}.items()]
         arguments = ("-w", "-t", str(round(timeout)), "-l", str(self.log), "-o", " ".join(options))
         try:
@@ -170,16 +172,19 @@ class Cluster:
 
     def pid(self) -> int | None:
         """The process that ``postmaster.pid`` names, whether it lives or not."""
-        noted = self._noted()
+        noted = self._read()
         return None if noted is None else noted.pid
 
-    def forget_dead(self) -> None:
-        """Remove a ``postmaster.pid`` whose process is gone, although its pid may have gone to another one.
+    def forget_dead(self, socket_directory: Path) -> None:
+        """Remove a ``postmaster.pid`` whose process is gone or serves other data, and the lock of a socket of ours.
 
-        PostgreSQL does that itself unless the pid is in use again, which is the rule in a restarted container.
+        PostgreSQL does that itself unless the pid is in use, which is the rule in a restarted container and for a
+        copy of a directory whose server runs.
         Only for a caller who knows that nobody uses the directory.
+
+        :param socket_directory: where only a server of this directory has its socket.
         """
-        noted = self._noted()
+        noted = self._read()
         if noted is None or self.endpoint() is not None:
             return
         try:
@@ -187,16 +192,27 @@ class Cluster:
                 return
         except OSError:
             pass
+        # The pid file last: who is killed in between is followed by somebody who still finds it.
+        (socket_directory / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _run(self, program: str, *arguments: str, timeout: float = 60) -> str:
         return run_as(self.owner, [str(self.binaries / program), *arguments], timeout)
 
     def _noted(self) -> Endpoint | None:
+        """What ``postmaster.pid`` says, unless it came here with a copy of another directory."""
+        noted = self._read()
         try:
-            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            # Not by name: a path may have changed since, or hold a link.
+            return noted if noted is not None and noted.data.samefile(self.data) else None
+        except OSError:
+            return None
+
+    def _read(self) -> Endpoint | None:
+        try:
+            lines = os.fsdecode((self.data / "postmaster.pid").read_bytes()).split("\n")
             # The last line comes when the server knows its state; before that it is starting.
-            return Endpoint(int(lines[0]), int(lines[3]), lines[4], lines[7:8] == ["ready   "])
+            return Endpoint(int(lines[0]), Path(lines[1]), int(lines[3]), lines[4], lines[7:8] == ["ready   "])
         except (OSError, ValueError, IndexError):
             return None
 

@@ -114,7 +114,7 @@ def _start(cluster: Cluster, settings: Mapping[str, str], *, alone: bool) -> End
     """
     boot = cluster.data.with_name("boot")
     if alone:
-        cluster.forget_dead()
+        cluster.forget_dead(_run(cluster))
     elif boot.exists() and boot.read_text() != BOOT_ID.read_text():
         # Two servers on one directory, which a shared file system makes possible, would destroy it.
         raise UsageError(f"{boot.parent} is in use on another host: set PGSCHED_DATA_DIR, or give a DSN")
@@ -170,9 +170,14 @@ def _leave(cluster: Cluster, locks: Locks, timeout: float) -> None:
         locks.close()
 
 
+def _run(cluster: Cluster) -> Path:
+    """The directory for the socket, beside the data."""
+    return cluster.data.with_name("run")
+
+
 def _socket_directory(cluster: Cluster) -> Path:
     """A directory that only the server's user can enter: that protects a server that asks for no password."""
-    directory = cluster.data.with_name("run")
+    directory = _run(cluster)
     # The characters: libpq takes a comma for the next host, and the server's list of directories has quoting rules.
     if len(os.fsencode(directory)) > SOCKET_PATH_LIMIT or not re.fullmatch(r"[A-Za-z0-9/_.+-]+", str(directory)):
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")

@@ -85,7 +85,7 @@ class Place:
     def tend(self) -> None:
         """Start the server again where it has ended, as systemd would."""
         if self.cluster.endpoint() is None:
-            self.cluster.forget_dead()
+            self.cluster.forget_dead(self.root / "run")
             with contextlib.suppress(DatabaseError):
                 self.cluster.start(self.root / "run", {}, START)
 

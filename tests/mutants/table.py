@@ -6,13 +6,15 @@ from tests.mutants.code import CODE
 from tests.mutants.commands import COMMANDS
 from tests.mutants.database import DATABASE
 from tests.mutants.duties import DUTIES
+from tests.mutants.embedded import EMBEDDED
 from tests.mutants.live import LIVE
 from tests.mutants.mutant import Mutant, Redundant
 from tests.mutants.service import SERVICE
 from tests.mutants.statements import FUNCTIONS, STATEMENTS
 
 MUTANTS: Final[dict[str, Mutant]] = {
-    mutant.name: mutant for mutant in (*STATEMENTS, *FUNCTIONS, *DATABASE, *CODE, *DUTIES, *LIVE, *SERVICE, *COMMANDS)
+    mutant.name: mutant
+    for mutant in (*STATEMENTS, *FUNCTIONS, *DATABASE, *CODE, *DUTIES, *LIVE, *SERVICE, *COMMANDS, *EMBEDDED)
 }
 
 REDUNDANT: Final = (

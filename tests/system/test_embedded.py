@@ -288,17 +288,19 @@ def test_a_server_that_has_lost_its_socket_is_named(place: Path, monkeypatch: py
         (place / "run/hidden").rename(socket)
 
 
-def test_a_stale_pid_file_whose_pid_belongs_to_somebody_else_now(place: Path) -> None:
+def test_stale_files_whose_pid_belongs_to_somebody_else_now(place: Path) -> None:
     handle = embedded.start(place)
-    pid_file = place / "data/postmaster.pid"
-    left = pid_file.read_text()
+    pid_file, lock_file = place / "data/postmaster.pid", place / "run/.s.PGSQL.5432.lock"
+    left = {path: path.read_text() for path in (pid_file, lock_file)}
+    dead = left[pid_file].split()[0]
     os.kill(pid_of(handle), signal.SIGKILL)
     handle.close()
     owner = wheel.owner()
     stranger = subprocess.Popen(["sleep", "60"], user=owner.uid if owner else None, cwd="/")
     try:
-        eventually(lambda: not pid_file.exists() or gone(int(left.split()[0])))
-        pid_file.write_text(left.replace(left.split()[0], str(stranger.pid), 1))
+        eventually(lambda: not pid_file.exists() or gone(int(dead)))
+        for path, text in left.items():
+            path.write_text(text.replace(dead, str(stranger.pid), 1))
         with embedded.start(place) as handle:
             assert handle.started
             assert ask(handle, "SELECT 1") == 1
@@ -306,6 +308,25 @@ def test_a_stale_pid_file_whose_pid_belongs_to_somebody_else_now(place: Path) ->
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_copy_of_a_directory_in_use_gets_a_server_of_its_own(place: Path) -> None:
+    with embedded.start(place) as first:
+        other = place.with_name("other")
+        subprocess.run(["cp", "-a", str(place), str(other)], check=True)
+        with embedded.start(other) as second:
+            assert second.started
+            assert second.dsn != first.dsn
+            assert ask(second, "SHOW data_directory") == str(other / "data")
+        assert ask(first, "SHOW data_directory") == str(place / "data")
+
+
+def test_a_directory_is_the_same_by_another_name(place: Path) -> None:
+    link = place.with_name("link")
+    link.symlink_to(place)
+    with embedded.start(link) as first, embedded.start(place) as second:
+        assert (first.started, second.started) == (True, False)
+        assert first.dsn == second.dsn
 
 
 def test_an_unfinished_data_directory_is_made_anew(new_place: Path) -> None:
