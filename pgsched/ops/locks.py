@@ -2,12 +2,14 @@
 
 ``gate`` is held for as long as somebody starts or stops the server, ``users`` (shared) for as long as somebody uses
 it. Two files, because one lock cannot pass from exclusive to shared without a moment in which it is nobody's.
+A forked child shares its parent's locks, and would keep them: it closes them at once, and has no use of the server.
 Knows nothing of PostgreSQL.
 """
 
 import fcntl
 import os
 import time
+import weakref
 from pathlib import Path
 
 from pgsched.errors import DatabaseError
@@ -26,6 +28,7 @@ class Locks:
         # supervisor must not count as a user.
         self._gate = os.open(place / "gate.lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._users = os.open(place / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        _opened.add(self)
 
     def enter(self, timeout: float) -> None:
         """Take the gate.
@@ -65,6 +68,24 @@ class Locks:
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """Drop both locks."""
+        """Drop both locks, also where a forked child that no hook of Python's has reached still has the files."""
+        for descriptor in (self._gate, self._users):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files, for a forked child; the locks stay with the parent."""
+        _opened.discard(self)
         os.close(self._gate)
         os.close(self._users)
+
+
+_opened: weakref.WeakSet[Locks] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for locks in list(_opened):
+        locks.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -28,4 +28,18 @@ EMBEDDED: Final = (
         "",
         f"{SERVER}::test_stale_files_whose_pid_belongs_to_somebody_else_now",
     ),
+    Mutant(
+        "embedded-unlock",
+        "ops/locks.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_UN)\n",
+        "            pass\n",
+        f"{SERVER}::test_a_forked_process_does_not_keep_the_locks",
+    ),
+    Mutant(
+        "embedded-fork",
+        "ops/locks.py",
+        "os.register_at_fork(after_in_child=_abandon_all)\n",
+        "",
+        f"{SERVER}::test_the_forked_child_of_a_killed_user_does_not_keep_the_server",
+    ),
 )

@@ -1,5 +1,6 @@
 """The embedded server: real servers in directories of their own, real kills, other processes as other users."""
 
+import ctypes
 import importlib.util
 import os
 import re
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from pgsched.dsn import LIBPQ_VARIABLES, VARIABLE
 from pgsched.errors import DatabaseError, UsageError
 from pgsched.ops import embedded, wheel
 from pgsched.ops.embedded import Handle
+from pgsched.ops.locks import Locks
 from pgsched.store.schema import migrate
 from tests.support import ROOT, eventually, gone, process
 
@@ -35,6 +37,17 @@ handle = embedded.start(Path(sys.argv[1]))
 print("started" if handle.started else "joined", flush=True)
 sys.stdin.readline()
 handle.close()
+"""
+
+FORK = """
+import os, sys
+from pathlib import Path
+from pgsched.ops import embedded
+handle = embedded.start(Path(sys.argv[1]))
+if os.fork():
+    print("forked", flush=True)
+sys.stdin.readline()
+os._exit(0)
 """
 
 
@@ -71,9 +84,13 @@ def place(new_place: Path, stopped_place: Path) -> Path:
 class User:
     """Another process that uses the server until it is told to leave."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, program: str = USE) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", USE, str(place)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, str(place)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def said(self) -> str:
@@ -228,6 +245,44 @@ def test_a_forked_process_does_not_close_its_parents_handle(place: Path) -> None
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
         assert ask(handle, "SELECT 1") == 1
+
+
+@pytest.mark.parametrize("fork", [os.fork, ctypes.PyDLL(None).fork], ids=["by Python", "by a library"])
+def test_a_forked_process_does_not_keep_the_locks(
+    place: Path, fork: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = embedded.start(place)
+    waited_for, end = os.pipe()
+    child = fork()
+    if child == 0:
+        os.close(end)
+        os.read(waited_for, 1)
+        os._exit(0)
+    os.close(waited_for)
+    try:
+        handle.close()
+        assert stopped(handle)
+        with monkeypatch.context() as patched:
+            enter = Locks.enter
+            patched.setattr(Locks, "enter", lambda locks, _: enter(locks, 0.0))
+            again = embedded.start(place)
+        assert again.started
+        again.close()
+        assert stopped(again)
+    finally:
+        os.close(end)
+        os.waitpid(child, 0)
+
+
+def test_the_forked_child_of_a_killed_user_does_not_keep_the_server(place: Path) -> None:
+    other = User(place, FORK)
+    assert other.said() == "forked"
+    other.process.kill()
+    other.process.wait(30)
+    with embedded.start(place) as handle:
+        assert not handle.started
+    assert stopped(handle)
+    other.process.communicate("\n", timeout=30)
 
 
 def test_the_server_does_not_hear_a_terminals_interrupt(place: Path) -> None:
