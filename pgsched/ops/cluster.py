@@ -49,7 +49,17 @@ class Endpoint(NamedTuple):
     data: Path
     port: int
     socket_directory: str
-    ready: bool
+    status: str
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes connections."""
+        return self.status == "ready"
+
+    @property
+    def starting(self) -> bool:
+        """Whether it recovers from a crash, or has not said otherwise."""
+        return self.status in ("", "starting")
 
 
 class Cluster:
@@ -211,8 +221,9 @@ class Cluster:
     def _read(self) -> Endpoint | None:
         try:
             lines = os.fsdecode((self.data / "postmaster.pid").read_bytes()).split("\n")
-            # The last line comes when the server knows its state; before that it is starting.
-            return Endpoint(int(lines[0]), Path(lines[1]), int(lines[3]), lines[4], lines[7:8] == ["ready   "])
+            # The last line comes when the server knows its state.
+            status = "".join(lines[7:8]).strip()
+            return Endpoint(int(lines[0]), Path(lines[1]), int(lines[3]), lines[4], status)
         except (OSError, ValueError, IndexError):
             return None
 

@@ -1,7 +1,8 @@
 """The embedded PostgreSQL server: shared by every pgsched process of a user, started by the first, stopped by the last.
 
 Decides when the server starts and ends. ``wheel`` says what runs, as whom and where; ``cluster`` runs it; ``locks``
-knows who else uses it. A process that is killed leaves the server up, and the next one goes on with it.
+knows who else uses it. A process that is killed, or that gives up while the server still starts, leaves it up, and the
+next one goes on with it.
 Runs in commands and in the supervisor before its loop starts; a worker never comes here.
 """
 
@@ -156,11 +157,14 @@ def _start_patiently(cluster: Cluster, settings: Mapping[str, str]) -> None:
 def _leave(cluster: Cluster, locks: Locks, timeout: float) -> None:
     """End one use: whoever finds that he was the last stops the server.
 
+    One that recovers from a crash goes on, for the next user: stopped, it would begin anew each time, and might need
+    longer than anybody waits.
+
     :param timeout: seconds to wait for somebody else who starts or stops it.
     """
     try:
         locks.enter(timeout)
-        if locks.alone() and (endpoint := cluster.endpoint()) is not None:
+        if locks.alone() and (endpoint := cluster.endpoint()) is not None and not endpoint.starting:
             cluster.stop(STOP_TIMEOUT)
             # Its name comes from a file of the server's user: only what is empty goes.
             if Path(endpoint.socket_directory).name.startswith("pgsched-"):

@@ -42,4 +42,11 @@ EMBEDDED: Final = (
         "",
         f"{SERVER}::test_the_forked_child_of_a_killed_user_does_not_keep_the_server",
     ),
+    Mutant(
+        "embedded-recovery",
+        "ops/embedded.py",
+        " is not None and not endpoint.starting:\n",
+        " is not None:\n",
+        f"{SERVER}::test_a_recovery_that_outlasts_its_starter_goes_on",
+    ),
 )

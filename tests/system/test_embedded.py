@@ -305,6 +305,28 @@ def test_a_killed_server_is_started_again_beside_its_users(place: Path) -> None:
     assert stopped(first)
 
 
+def test_a_recovery_that_outlasts_its_starter_goes_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A restore from an archive begins in the same way as the recovery from a crash, and lasts as long as its command.
+    over = place / "over"
+    with (place / "data/postgresql.conf").open("a") as file:
+        file.write(f"restore_command = 'while ! test -e {over}; do sleep 0.1; done; false'\n")
+    (place / "data/recovery.signal").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(embedded, "START_TIMEOUT", 1.0)
+        for _ in range(2):
+            with pytest.raises(DatabaseError, match="start"):
+                embedded.start(place)
+    eventually((place / "data/postmaster.pid").exists)
+    server = int((place / "data/postmaster.pid").read_text().split()[0])
+    assert process(server) is not None
+    over.touch()
+    with embedded.start(place) as handle:
+        assert not handle.started
+        assert pid_of(handle) == server
+        assert ask(handle, "SELECT 1") == 1
+    assert stopped(handle)
+
+
 def test_an_app_that_connects_again_and_again_uses_the_server_once(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
