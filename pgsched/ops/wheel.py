@@ -71,13 +71,27 @@ def unusable(place: Path, error: OSError) -> UsageError:
     )
 
 
-def owner() -> Owner | None:
+def owner(place: Path) -> Owner | None:
     """The user for the server: None for our own, another one if we are root, which PostgreSQL refuses to run as.
+
+    Data that exist keep their user, whoever else is there by now: nobody but him can start a server on them.
 
     :raises UsageError: there is no such user.
     """
     if os.geteuid() != 0:
         return None
+    try:
+        data = (place / "data").stat()
+    except OSError:
+        return _first_owner()
+    try:
+        entry = pwd.getpwuid(data.st_uid)
+    except KeyError:
+        return Owner(str(data.st_uid), data.st_uid, data.st_gid)
+    return Owner(entry.pw_name, entry.pw_uid, entry.pw_gid) if entry.pw_uid else _first_owner()
+
+
+def _first_owner() -> Owner:
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)

@@ -56,7 +56,7 @@ class Place:
         self._mounts: list[Path] = []
         self._pooler: Bouncer | None = None
         try:
-            owner = wheel.owner()
+            owner = wheel.owner(self.root)
             self.small = self._make_disks(owner)
             self.cluster = Cluster(binaries or wheel.binaries(self.root, owner), self.root / "data", owner)
             self._create(owner)

@@ -17,7 +17,7 @@ class Pair:
 
     def __init__(self, place: Path) -> None:
         self.old = OwnServer(place / "old")
-        self._owner = wheel.owner()
+        self._owner = wheel.owner(place)
         copy = place / "new"
         wheel.prepare(copy, self._owner)
         (copy / "data").mkdir(mode=0o700)

@@ -53,7 +53,7 @@ class TlsServer:
     def __init__(self, place: Path, port: int, name: str = NAME) -> None:
         self.port = port
         self._name = name
-        self._owner = wheel.owner()
+        self._owner = wheel.owner(place)
         self.keys = place / "keys"
         self.keys.mkdir(mode=0o755)
         self.authority = Authority(self.keys, "authority")

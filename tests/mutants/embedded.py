@@ -49,4 +49,11 @@ EMBEDDED: Final = (
         " is not None:\n",
         f"{SERVER}::test_a_recovery_that_outlasts_its_starter_goes_on",
     ),
+    Mutant(
+        "embedded-owner",
+        "ops/wheel.py",
+        '        data = (place / "data").stat()\n',
+        "        raise OSError\n",
+        f"{SERVER}::TestAsRoot::test_data_keep_their_user",
+    ),
 )

@@ -28,6 +28,8 @@ from pgsched.store.schema import migrate
 from tests.support import ROOT, eventually, gone, process
 
 ORDINARY = 65534
+UNKNOWN = 64999
+"""A user of whom the system knows no name."""
 
 USE = """
 import sys
@@ -372,7 +374,7 @@ def test_stale_files_whose_pid_belongs_to_somebody_else_now(place: Path) -> None
     dead = left[pid_file].split()[0]
     os.kill(pid_of(handle), signal.SIGKILL)
     handle.close()
-    owner = wheel.owner()
+    owner = wheel.owner(place)
     stranger = subprocess.Popen(["sleep", "60"], user=owner.uid if owner else None, cwd="/")
     try:
         eventually(lambda: not pid_file.exists() or gone(int(dead)))
@@ -477,6 +479,13 @@ class TestAsRoot:
             assert server != 0
             found = as_ordinary_user(["ls", str(place / "run")])
             assert "denied" in found.stderr
+
+    def test_data_keep_their_user(self, place: Path) -> None:
+        for path in (place / "data", *(place / "data").rglob("*")):
+            os.chown(path, UNKNOWN, UNKNOWN, follow_symlinks=False)
+        with embedded.start(place) as handle:
+            assert Path(f"/proc/{pid_of(handle)}").stat().st_uid == UNKNOWN
+            assert ask(handle, "SELECT 1") == 1
 
     def test_programs_are_copied_where_the_servers_user_cannot_reach_them(
         self, new_place: Path, monkeypatch: pytest.MonkeyPatch
