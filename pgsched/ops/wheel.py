@@ -27,7 +27,8 @@ def home() -> Path:
     if chosen := os.environ.get("PGSCHED_DATA_DIR"):
         return Path(chosen).absolute()
     if os.geteuid() == 0:
-        return Path("/var/lib/pgsched")
+        # Not the unit's StateDirectory=: systemd gives that, and all below it, to the unit's user.
+        return Path("/var/lib/pgsched-embedded")
     base = os.environ.get("XDG_DATA_HOME", "")
     if base.startswith("/"):  # the specification tells to ignore relative ones
         return Path(base) / "pgsched"

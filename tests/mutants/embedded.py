@@ -56,4 +56,11 @@ EMBEDDED: Final = (
         "        raise OSError\n",
         f"{SERVER}::TestAsRoot::test_data_keep_their_user",
     ),
+    Mutant(
+        "embedded-home",
+        "ops/wheel.py",
+        'Path("/var/lib/pgsched-embedded")',
+        'Path("/var/lib/pgsched")',
+        "unit/test_wheel.py::test_systemd_does_not_give_roots_place_to_a_units_user",
+    ),
 )

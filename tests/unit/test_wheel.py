@@ -1,12 +1,14 @@
 """Where the embedded server's directory is, for whom."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from pgsched.errors import UsageError
 from pgsched.ops import wheel
+from pgsched.ops.unit import Service
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,16 @@ def test_a_relative_choice_counts_from_the_working_directory(environment: pytest
 
 def test_root_has_a_place_in_var(environment: pytest.MonkeyPatch) -> None:
     environment.setattr(os, "geteuid", lambda: 0)
-    assert wheel.home() == Path("/var/lib/pgsched")
+    assert wheel.home() == Path("/var/lib/pgsched-embedded")
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_systemd_does_not_give_roots_place_to_a_units_user(environment: pytest.MonkeyPatch, template: bool) -> None:
+    environment.setattr(os, "geteuid", lambda: 0)
+    [state] = re.findall("^StateDirectory=(.+)$", Service(template=template).text(), re.MULTILINE)
+    given = Path("/var/lib", state)
+    assert not wheel.home().is_relative_to(given)
+    assert not given.is_relative_to(wheel.home())
 
 
 @pytest.mark.parametrize(
