@@ -26,6 +26,9 @@ LOG_LIMIT = 10 * 1024 * 1024
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 """The protocol's shortest question; the answer is one byte."""
 
+CREDENTIALS = struct.Struct("iII")
+"""What the kernel says of a peer: process, user, group."""
+
 DEFAULTS = {
     # Written into postgresql.conf when the directory is made, so a user can change them there.
     "autovacuum_naptime": "15s",  # a queue's table turns over many times a minute
@@ -154,22 +157,12 @@ class Cluster:
         """The live server of this directory, or None.
 
         A pid in a file proves nothing after a crash, in a container, or on a shared file system; whether somebody
-        answers on the socket is the truth.
+        answers on the socket, and as whom, is the truth.
         """
         noted = self._noted()
-        if noted is None:
+        if noted is None or not self._answers(Path(noted.socket_directory, f".s.PGSQL.{noted.port}")):
             return None
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(5)
-            try:
-                probe.connect(f"{noted.socket_directory}/.s.PGSQL.{noted.port}")
-                probe.sendall(SSL_REQUEST)
-                # A server that is being killed still takes connections, but starts no process that would answer.
-                return noted if probe.recv(1) else None
-            except (BlockingIOError, TimeoutError):
-                return noted  # a full backlog, or no processor to spare: alive, and busy
-            except OSError:
-                return None
+        return noted
 
     def wait_ready(self, timeout: float) -> Endpoint | None:
         """Like :meth:`endpoint`, but waits while the server that is there recovers from a crash."""
@@ -208,6 +201,28 @@ class Cluster:
 
     def _run(self, program: str, *arguments: str, timeout: float = 60) -> str:
         return run_as(self.owner, [str(self.binaries / program), *arguments], timeout)
+
+    def _answers(self, address: Path) -> bool:
+        user = os.geteuid() if self.owner is None else self.owner.uid
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(5)
+            try:
+                # Below /tmp a name outlives its directory, and anybody may have taken it since.
+                if address.stat().st_uid != user:
+                    return False
+                probe.connect(str(address))
+                _, peer, _ = CREDENTIALS.unpack(
+                    probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+                )
+                if peer != user:
+                    return False
+                probe.sendall(SSL_REQUEST)
+                # A server that is being killed still takes connections, but starts no process that would answer.
+                return bool(probe.recv(1))
+            except (BlockingIOError, TimeoutError):
+                return True  # a full backlog, or no processor to spare: alive, and busy
+            except OSError:
+                return False
 
     def _noted(self) -> Endpoint | None:
         """What ``postmaster.pid`` says, unless it came here with a copy of another directory."""

@@ -63,4 +63,18 @@ EMBEDDED: Final = (
         'Path("/var/lib/pgsched")',
         "unit/test_wheel.py::test_systemd_does_not_give_roots_place_to_a_units_user",
     ),
+    Mutant(
+        "embedded-peer",
+        "ops/cluster.py",
+        "                if peer != user:\n                    return False\n",
+        "",
+        f"{SERVER}::TestAsRoot::test_a_stranger_on_the_servers_socket_is_not_believed",
+    ),
+    Mutant(
+        "embedded-busy-peer",
+        "ops/cluster.py",
+        "                if address.stat().st_uid != user:\n                    return False\n",
+        "",
+        f"{SERVER}::TestAsRoot::test_a_stranger_on_the_servers_socket_is_not_believed",
+    ),
 )

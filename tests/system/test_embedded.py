@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -359,12 +360,12 @@ def test_an_app_that_connects_again_and_again_uses_the_server_once(
 def test_a_server_that_has_lost_its_socket_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "LEFTOVER_TIMEOUT", 0.0)
     with embedded.start(place) as handle:
-        socket = place / "run/.s.PGSQL.5432"
-        socket.rename(place / "run/hidden")
+        address = place / "run/.s.PGSQL.5432"
+        address.rename(place / "run/hidden")
         pid = pid_of(handle)
         with pytest.raises(DatabaseError, match=rf"; process {pid} runs there and does not answer: kill {pid}$"):
             embedded.start(place)
-        (place / "run/hidden").rename(socket)
+        (place / "run/hidden").rename(address)
 
 
 def test_stale_files_whose_pid_belongs_to_somebody_else_now(place: Path) -> None:
@@ -486,6 +487,29 @@ class TestAsRoot:
         with embedded.start(place) as handle:
             assert Path(f"/proc/{pid_of(handle)}").stat().st_uid == UNKNOWN
             assert ask(handle, "SELECT 1") == 1
+
+    @pytest.mark.parametrize("busy", [False, True])
+    def test_a_stranger_on_the_servers_socket_is_not_believed(self, place: Path, busy: bool) -> None:
+        handle = embedded.start(place)
+        server, address = pid_of(handle), place / "run/.s.PGSQL.5432"
+        os.kill(server, signal.SIGKILL)
+        eventually(lambda: gone(server))
+        address.unlink()
+        with socket.socket(socket.AF_UNIX) as stranger, socket.socket(socket.AF_UNIX) as first:
+            stranger.bind(str(address))
+            # Of a listener that is busy nothing but the file's owner can be known.
+            os.chown(address, UNKNOWN if busy else (place / "data").stat().st_uid, -1)
+            os.seteuid(UNKNOWN)
+            try:
+                stranger.listen(0 if busy else 1000)
+            finally:
+                os.seteuid(0)
+            if busy:
+                first.connect(str(address))
+            with embedded.start(place) as again:
+                assert again.started
+                assert ask(again, "SELECT 1") == 1
+                handle.close()
 
     def test_programs_are_copied_where_the_servers_user_cannot_reach_them(
         self, new_place: Path, monkeypatch: pytest.MonkeyPatch
