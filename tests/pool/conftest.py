@@ -142,6 +142,12 @@ def app_in(directory: Path, source: str, **settings: Any) -> Harness:
     return Harness(**{"app": "written:app", "environment": {"PYTHONPATH": path}, **settings})
 
 
+@pytest.fixture
+def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool finds a report in a worker's memory only when the worker is dead: no test dispatches into its end."""
+    monkeypatch.setattr("pgsched.pool.workers.TICK", 3600.0)
+
+
 def _descriptors() -> set[str]:
     found = set()
     for name in os.listdir("/proc/self/fd"):

@@ -461,6 +461,7 @@ async def test_f04_idle_workers_killed_by_hand_are_replaced_and_counted() -> Non
 
 
 @METHODS
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("task_type", ["close_everything", "seize_everything"])
 async def test_a_task_that_takes_its_workers_sockets_is_told_so(method: str, task_type: str) -> None:
     async with pooled(start_method=method) as harness:
@@ -478,6 +479,7 @@ async def test_a_task_that_takes_its_workers_sockets_is_told_so(method: str, tas
             await refilled(harness, pid)
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_tasks_that_spoil_their_worker_and_return_do_not_end_the_pool() -> None:
     async with pooled() as harness:
         for _ in range(10):

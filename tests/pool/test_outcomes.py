@@ -236,6 +236,7 @@ async def test_a_task_that_scribbles_on_the_worker_s_socket_costs_its_attempt(ru
         assert harness.pool.restarts == {"protocol": 1}
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_task_that_closes_the_worker_s_socket_costs_its_worker() -> None:
     """What it returned is in the memory that the parent reads after the worker's death."""
     async with pooled() as harness:
