@@ -14,7 +14,7 @@ from tests.support import FULL, Server, eventually
 from tests.system.conftest import CommandLine
 from tests.system.rows import Rows
 
-LEASE, LONG = (30.0, 60.0) if FULL else (4.0, 10.0)
+LEASE, LONG = (30.0, 60.0) if FULL else (8.0, 12.0)
 """Seconds of a lease, and of a task that takes longer."""
 AHEAD = 600
 LIMIT = 4

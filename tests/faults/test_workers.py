@@ -22,7 +22,7 @@ def text(size: int, given: str = "") -> str:
     return "x" * size
 """
 SIZE, PAYLOAD = 1_000_000, 15 * 1024 * 1024
-LARGE_TASKS, LEASE = (60, 2.0) if FULL else (8, 4.0)
+LARGE_TASKS, LEASE = (60, 2.0) if FULL else (8, 8.0)
 
 
 def test_f20_deaths_of_workers_leave_the_sessions_alone(

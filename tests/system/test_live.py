@@ -406,7 +406,7 @@ def test_scale_reaches_supervisors_from_elsewhere(rows: Rows, pgsched_cli: Comma
 
 def test_scale_reaches_one_that_does_not_listen(rows: Rows, pgsched_cli: CommandLine) -> None:
     """With its next renewal."""
-    command = pgsched_cli("run", APP, "--processes", "1", "--poll-only", "--lease", "2")
+    command = pgsched_cli("run", APP, "--processes", "1", "--poll-only", "--lease", "6")
     command.wait_for("registered")
     assert pgsched_cli.run("scale", "2").code == 0
     command.wait_for("resized processes=2")

@@ -113,7 +113,7 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
     history = History(server, dsn)
     pgsched_cli.module("freeze", FREEZE)
     server.sql(
-        "INSERT INTO scheduled_tasks (task_type, payload, run_at) SELECT 'slow', '{\"seconds\": 8}', now()"
+        "INSERT INTO scheduled_tasks (task_type, payload, run_at) SELECT 'slow', '{\"seconds\": 12}', now()"
         " FROM generate_series(1, 2)",
         dsn=dsn,
     )
@@ -124,7 +124,7 @@ def test_a_supervisor_frozen_past_its_lease_changes_nothing_when_it_wakes(
     first = server.value("SELECT max(claimed_by) FROM scheduled_tasks_live", dsn=dsn)
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
-        other = pgsched_cli("run", "freeze:app", *options)
+        other = pgsched_cli("run", "freeze:app", "--processes", "2", "--lease", "60", "--reap-interval", "0.5")
         eventually(lambda: len(audit.entries()) == 4, "the other runs them again")
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
