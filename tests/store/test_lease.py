@@ -78,7 +78,7 @@ async def test_what_somebody_does_to_our_row_delays_no_claim(dsn: str, table: Ta
 async def test_what_was_touched_after_our_lease_is_somebody_elses(dsn: str, table: Table) -> None:
     """The article's reaper and its claimer leave our name where it is."""
     untouched, taken = table.insert(2)
-    async with supervisor(dsn, lease=0.5) as me:
+    async with supervisor(dsn, lease=1.5) as me:
         await me.claim()
         eventually(lambda: lease_left(table, me.id) < 0, "the end of the lease")
         table.sql("UPDATE scheduled_tasks SET updated_at = now() WHERE id = %s", taken)
@@ -90,7 +90,7 @@ async def test_what_was_touched_after_our_lease_is_somebody_elses(dsn: str, tabl
 async def test_what_we_touched_until_the_very_end_of_our_lease_is_given_up(dsn: str, table: Table) -> None:
     """By the database's clock it began a little later than we count from."""
     [task_id] = table.insert()
-    async with supervisor(dsn, lease=0.5) as me:
+    async with supervisor(dsn, lease=1.5) as me:
         await me.claim()
         eventually(lambda: lease_left(table, me.id) < 0, "the end of the lease")
         table.sql("UPDATE pgsched_supervisors SET lease_until = now()")

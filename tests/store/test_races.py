@@ -28,6 +28,12 @@ def table(connect: Connect) -> Table:
     return Table(connect())
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a lock here waits for what the test does meanwhile, however slow the machine."""
+    monkeypatch.setattr("pgsched.store.store.LOCK_WAIT", 60.0)
+
+
 def begin(connect: Connect, *statements: Statement) -> tuple[psycopg.Connection, list[list[Any]]]:
     """Run statements as the store does, and leave their transaction open; return the rows of each."""
     connection = connect(autocommit=False)
@@ -71,7 +77,7 @@ class TestSettleAgainstReap:
         self, dsn: str, server: Server, table: Table, connect: Connect, verdict: Callable[..., Any], bound: Bound
     ) -> None:
         table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5, partitions=bound) as slow:
+        async with supervisor(dsn) as me, supervisor(dsn, lease=1.5, partitions=bound) as slow:
             [claim] = await slow.claim()
             early = connect(autocommit=False)
             early.execute("SELECT FROM pgsched_supervisors WHERE id = %s FOR UPDATE", (slow.id,))
@@ -141,7 +147,7 @@ class TestRenewAgainstReap:
         self, dsn: str, server: Server, table: Table, connect: Connect
     ) -> None:
         table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
+        async with supervisor(dsn) as me, supervisor(dsn, lease=1.5) as slow:
             await slow.claim()
             reaper = connect(autocommit=False)
             reaper.execute("SELECT FROM pgsched_supervisors WHERE id = %s FOR UPDATE", (slow.id,))
@@ -157,7 +163,7 @@ class TestRenewAgainstReap:
         self, dsn: str, table: Table, connect: Connect
     ) -> None:
         table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
+        async with supervisor(dsn) as me, supervisor(dsn, lease=1.5) as slow:
             await slow.claim()
             renewing, [[_]] = begin(connect, ("renew", (str(slow.id), "60", None)))
             await lease_over(table, slow.id)
@@ -172,20 +178,21 @@ class TestReapAgainstReap:
     async def test_a_reaper_at_work_is_not_reaped_itself(self, dsn: str, table: Table, connect: Connect) -> None:
         """What it is about to hold would be left without a supervisor that anybody knows."""
         [task_id] = table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow, supervisor(dsn) as dead:
+        async with supervisor(dsn) as me, supervisor(dsn) as dead:
             await dead.claim()
             table.expire(dead.id)
-            reaping, [taken] = begin(connect, ("reap", (str(slow.id), "10")))
-            assert len(taken) == 1
-            await lease_over(table, slow.id)
-            assert await me.store.reap(me.id, 10) == []
-            reaping.commit()
-            assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == [task_id]
+            async with supervisor(dsn, lease=1.5) as slow:
+                reaping, [taken] = begin(connect, ("reap", (str(slow.id), "10")))
+                assert len(taken) == 1
+                await lease_over(table, slow.id)
+                assert await me.store.reap(me.id, 10) == []
+                reaping.commit()
+                assert [claim.task_id for claim in await me.store.reap(me.id, 10)] == [task_id]
 
     async def test_nor_is_one_that_takes_what_nobody_owns(self, dsn: str, table: Table, connect: Connect) -> None:
         [task_id] = table.insert()
         table.sql("UPDATE scheduled_tasks SET status = 'processing', updated_at = now() - interval '6 minutes'")
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5) as slow:
+        async with supervisor(dsn) as me, supervisor(dsn, lease=1.5) as slow:
             reaping, [taken] = begin(connect, ("reap_ownerless", (str(slow.id), "10")))
             assert len(taken) == 1
             await lease_over(table, slow.id)
@@ -218,7 +225,7 @@ class TestClaimAgainstReap:
         self, dsn: str, table: Table, connect: Connect, bound: Bound
     ) -> None:
         [task_id] = table.insert()
-        async with supervisor(dsn) as me, supervisor(dsn, lease=0.5, partitions=bound) as slow:
+        async with supervisor(dsn) as me, supervisor(dsn, lease=1.5, partitions=bound) as slow:
             claiming, [[_, claimed]] = begin(connect, claim_statement(slow.id, 1337, slow.wants(WANT), 10))
             assert claimed[0] == task_id
             await lease_over(table, slow.id)
