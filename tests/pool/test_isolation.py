@@ -35,7 +35,7 @@ async def test_f23_a_task_finds_its_surroundings_as_they_were() -> None:
         assert before["variable"] is None
         # The soft signal works again too.
         await harness.free()
-        outcome = await harness.outcome(harness.start("spin", timeout=0.2))
+        outcome = await harness.outcome(harness.start("spin", timeout=1.0))
         assert outcome.failure is not None
         assert "in spin" in (outcome.failure.stack or "")
         assert harness.pool.restarts.total() <= 1

@@ -210,7 +210,7 @@ async def test_what_was_sent_ahead_to_a_slot_that_goes_is_taken_back(tmp_path: P
 async def test_a_task_is_held_to_its_limit_in_a_slot_that_goes(tmp_path: Path) -> None:
     async with pooled(processes=2, grace=0.2) as harness:
         marks = [tmp_path / str(number) for number in range(2)]
-        tasks = [harness.start("stubborn", json.dumps({"mark": str(mark)}), timeout=0.3) for mark in marks]
+        tasks = [harness.start("stubborn", json.dumps({"mark": str(mark)}), timeout=2.0) for mark in marks]
         await eventually_async(lambda: all(mark.exists() for mark in marks), every=0.001)
         harness.pool.resize(1)
         kinds = {(await harness.outcome(task)).kind for task in tasks}

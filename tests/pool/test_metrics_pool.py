@@ -66,7 +66,7 @@ async def test_f80_a_stopped_attempt_is_timed_once_whether_it_listens_or_not(
         harness.react = lambda claim, outcome: telemetry.outcome(claim, outcome, None)
         for task_type in ("hang", "deaf"):
             await harness.free()
-            outcome = await harness.outcome(harness.start(task_type, timeout=0.3))
+            outcome = await harness.outcome(harness.start(task_type, timeout=0.5))
             assert outcome.kind is OutcomeKind.TIMED_OUT
     scraped = Scraped.from_directory(directory)
     for task_type in ("hang", "deaf"):
