@@ -181,9 +181,9 @@ class TestDeaths:
                 total = scraped.total(f"{DURATION}_count") + scraped.total("mine_total")
                 assert total >= last
                 last = total
+            # When it was told of the next child, and not between that one's beginning and its telling.
+            pid = int(process.stdout.readline())
             process.kill()
-            pid = int(process.stdout.readline() or 0)
-        if pid:
             os.kill(pid, signal.SIGKILL)
         assert last > 0
         assert len(files(directory)) <= 3
