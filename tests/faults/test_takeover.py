@@ -25,7 +25,7 @@ def slow(first: float, second: float) -> int:
 """
 
 
-@pytest.mark.parametrize("first", [60.0, 0.5], ids=["it still runs", "it has been done"])
+@pytest.mark.parametrize("first", [60.0, 3.0], ids=["it still runs", "it has been done"])
 def test_f59_who_has_lost_a_task_writes_nothing(
     first: float, rows: Rows, pgsched_cli: CommandLine, audit: Audit
 ) -> None:
@@ -38,19 +38,19 @@ def test_f59_who_has_lost_a_task_writes_nothing(
     os.kill(silent.pid, signal.SIGSTOP)
     other = pgsched_cli("run", "taken:app", *options)
     eventually(lambda: len(audit.entries()) == 2, "it was taken over")
-    if first < 1:
+    if first < 10:
         eventually(lambda: rows.row(task_id).status == "completed", "it was done again")
         assert audit.entries()[0].ended is not None
     os.kill(silent.pid, signal.SIGCONT)
     silent.wait_for("lease_lost")
     silent.wait_for(" registered ", after=1)
-    if first > 1:
+    if first > 10:
         eventually(lambda: gone(entry.pid), "its worker was stopped")
     eventually(lambda: rows.row(task_id).status == "completed", "the other one is done")
     row = rows.row(task_id)
     assert (row.status, row.retry_count, row.result) == ("completed", 1, other.pid)
     assert audit.executions() == {task_id: 2}
-    assert (audit.entries()[0].ended is None) == (first > 1)
+    assert (audit.entries()[0].ended is None) == (first > 10)
     silent.signal(signal.SIGTERM)
     assert silent.wait().code == 0, silent
     assert silent.err.count("lease_lost") == 1, silent

@@ -209,13 +209,17 @@ def test_f75_a_retry_waits_its_time_and_lets_others_pass(rows: Rows, pgsched_cli
     assert len(runs) >= 3, "its attempts came one right after the other"
 
 
-def test_f75_a_recovered_task_keeps_its_place(rows: Rows, pgsched_cli: CommandLine, audit: Audit) -> None:
-    [important] = rows.add("nap", {"seconds": 0.5}, priority=10)
+def test_f75_a_recovered_task_keeps_its_place(
+    rows: Rows, pgsched_cli: CommandLine, audit: Audit, tmp_path: Path
+) -> None:
+    door = tmp_path / "door"
+    [important] = rows.add("hold", {"until": str(door)}, priority=10)
     options = ("--processes", "1", "--lease", "60")
     command = pgsched_cli("run", APP, *options)
     eventually(audit.entries, "it runs")
     command.signal(signal.SIGKILL)
     command.wait()
+    door.touch()
     rows.add("nap", {"seconds": 0.05}, count=40, priority=1)
     pgsched_cli("run", APP, *options)
     rows.all_ended()

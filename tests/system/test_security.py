@@ -74,7 +74,7 @@ def test_a_supervisor_needs_no_more_than_its_grants(
     options = ("--processes", "2", "--lease", "60", "--reap-interval", "0.5")
     first = pgsched_cli("run", APP, *options, environment=environment)
     rows.all_ended()
-    [held] = rows.add("nap", {"seconds": 1})
+    [held] = rows.add("nap", {"seconds": 3})
     [cancelled] = rows.add("nap", {"seconds": 60})
     eventually(lambda: {rows.row(each).status for each in (held, cancelled)} == {"processing"})
     assert pgsched_cli.run("cancel", str(cancelled), environment=environment).code == 0
