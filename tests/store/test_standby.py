@@ -172,7 +172,7 @@ async def test_a_connection_that_is_lost_before_the_answer_is_told_to_whoever_as
 
 async def test_no_answer_in_time_is_told_to_whoever_asks(proxy: Proxy, table: Table) -> None:
     table.insert(3)
-    async with listener(proxy.dsn, db_timeout=0.5) as desk:
+    async with listener(proxy.dsn, db_timeout=2) as desk:
         proxy.silence()
         readied, ended = await send(desk)
         await ended.wait()
@@ -215,10 +215,10 @@ async def test_a_store_that_closes_waits_for_no_answer_and_watches_nothing_more(
     table.insert(1)
     heard = complaints()
     ended = asyncio.Event()
-    async with listener(proxy.dsn, db_timeout=0.3) as desk:
+    async with listener(proxy.dsn, db_timeout=2) as desk:
         proxy.silence()
         _, ended = await send(desk)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.6):
+        async with asyncio.timeout(3):
             await ended.wait()
     assert heard == []
