@@ -224,7 +224,7 @@ async def test_a_client_that_has_closed_its_half_is_answered() -> None:
 
 async def test_clients_that_trickle_do_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes in time, the whole never: the time runs from the connection on."""
-    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 3.0)
 
     async def trickle(address: tuple[str, int]) -> bytes:
         reader, writer = await asyncio.open_connection(*address)
