@@ -128,10 +128,13 @@ async def test_python_finds_nothing_to_warn_of_in_the_forkserver(
 
 
 async def test_f24_workers_that_leave_a_moment_after_they_were_ready_end_the_pool(tmp_path: Path) -> None:
-    source = """
-import os, threading
+    gate = tmp_path / "gate"
+    source = f"""
+import os, threading, time
 app = App()
 def leave():
+    while not os.path.exists({str(gate)!r}):
+        time.sleep(0.01)
     os._exit(9)
 def recorder(slot):
     timer = threading.Timer(0.3, leave)
@@ -140,6 +143,7 @@ def recorder(slot):
 """
     harness = app_in(tmp_path, source, recorder="written:recorder", processes=2)
     await harness.pool.start()
+    gate.touch()
 
     def failed() -> bool:
         try:
