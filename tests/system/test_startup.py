@@ -341,17 +341,22 @@ def test_f84_a_missing_schema_and_a_missing_app_end_the_start_at_once(
 
 
 @pytest.mark.parametrize(
-    ("method", "error"),
+    ("method", "seconds", "error"),
     [
-        ("forkserver", "cannot import slow:app: the boot timeout of 2 s is over"),
-        ("spawn", "the worker was killed by signal 9 (SIGKILL) because it was not ready after the boot timeout of 2 s"),
+        ("forkserver", 2, "cannot import slow:app: the boot timeout of 2 s is over"),
+        # Long enough for a slow machine to begin with the import.
+        (
+            "spawn",
+            6,
+            "the worker was killed by signal 9 (SIGKILL) because it was not ready after the boot timeout of 6 s",
+        ),
     ],
 )
 def test_an_app_that_is_not_imported_in_time_ends_the_start(
-    method: str, error: str, rows: Rows, pgsched_cli: CommandLine, notify: NotifySocket
+    method: str, seconds: int, error: str, rows: Rows, pgsched_cli: CommandLine, notify: NotifySocket
 ) -> None:
     pgsched_cli.module("slow", "import time\ntime.sleep(600)\n")
-    options = ("--boot-timeout", "2s", "--start-method", method)
+    options = ("--boot-timeout", f"{seconds}s", "--start-method", method)
     ended = pgsched_cli.run("run", "slow:app", "--processes", "1", *options, environment=notify.environment)
     assert ended.code == 6, ended
     assert error in ended.err.splitlines()[-1]
