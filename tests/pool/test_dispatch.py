@@ -1,5 +1,6 @@
 """Claims are handed out without blocking, ahead of time where that is wanted, and taken back where it is not."""
 
+import asyncio
 import json
 import os
 import select
@@ -95,7 +96,7 @@ async def test_every_claim_is_either_recalled_or_has_an_outcome() -> None:
         for _ in range(200):
             while harness.dispatch(harness.claim("noop"), 8):
                 pass
-            await eventually_async(lambda: True)
+            await asyncio.sleep(0)
             harness.recall()
         await eventually_async(lambda: len(harness.outcomes) == len(harness.dispatched))
         assert len(harness.recalled) > 0
