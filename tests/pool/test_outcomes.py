@@ -26,7 +26,7 @@ async def test_values_go_there_and_back(method: str) -> None:
 async def test_an_outcome_tells_where_and_how_long() -> None:
     async with pooled(processes=2) as harness:
         outcome = await harness.run("nap", '{"seconds": 0.05}')
-        assert 0.05 <= outcome.seconds < 0.5
+        assert 0.05 <= outcome.seconds < 30
         assert outcome.slot is not None
         assert outcome.pid == harness.worker(outcome.slot)
 

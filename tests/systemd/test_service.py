@@ -55,10 +55,8 @@ def test_the_password_is_read_from_a_file_that_root_alone_may_read(
     booted: Container, password: str, service: Service, server: Server, dsn: str
 ) -> None:
     booted("systemctl start pgsched", check=True)
-    used = server.value(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND usename = 'pgsched_unit'", database_of(dsn)
-    )
-    assert used >= 3
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND usename = 'pgsched_unit'"
+    eventually(lambda: server.value(sessions, database_of(dsn)) >= 3, "it has its connections")
     pid = service.pid
     assert password not in booted(f"cat /proc/{pid}/environ /proc/{pid}/cmdline", check=True).out
     assert booted("runuser -u pgsched -- cat /etc/pgsched/pg_service.conf").code != 0
