@@ -89,6 +89,7 @@ def _build(
             max_tasks_per_worker=settings.max_tasks_per_worker,
             max_memory_per_worker=settings.max_memory_per_worker,
             boot_timeout=settings.boot_timeout,
+            preparation=observation.preparation,
             recorder=observation.recorder,
             dsn=dsn,
         ),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pgsched.ops.metrics import Metrics
 
 RECORDER = "pgsched.ops.recorder:make"
+PREPARATION = "pgsched.ops.guarded:prepare"
 
 
 class Observation:
@@ -55,6 +56,11 @@ class Observation:
     def recorder(self) -> str | None:
         """What the pool is to call in each worker; None for nothing."""
         return RECORDER if self._metrics is not None else None
+
+    @property
+    def preparation(self) -> str | None:
+        """What the pool is to call before the user's module is imported; None for nothing."""
+        return PREPARATION if self._metrics is not None else None
 
     async def start(self, health: "Health", stuck: Callable[[], list[str]] = list) -> None:
         """Listen, and begin what goes on in the background; to be called before the pool starts.

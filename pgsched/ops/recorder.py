@@ -8,16 +8,16 @@ Attempts that end with the worker are noted by the parent (``Metrics.outcome``).
 to the last task are the parent's too: a worker may die between noting an attempt and reporting it.
 """
 
-import importlib.util
 import json
 import os
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pgsched.ops.directory import RESERVED, VARIABLE, reserve, slot_identity
+from pgsched.ops.guarded import writer
 
 MARGIN = 32 * 1024
 """Bytes that one more task type takes at most."""
@@ -74,7 +74,7 @@ class Recorder:
         self._path = path
         self._reserved = RESERVED
         reserve(path, RESERVED)
-        self._store = _mapped_dictionary()(os.fspath(path))
+        self._store = writer()(os.fspath(path))
         self._doubles = memoryview(self._store._m).cast("d")
         self._execution: dict[tuple[str, str], _Series] = {}
         self._latency: dict[str, _Series] = {}
@@ -198,19 +198,3 @@ def _write_as(identity: str) -> None:
 
     cells = dict(zip(ask.__code__.co_freevars, ask.__closure__, strict=True))
     cells["process_identifier"].cell_contents = identify
-
-
-def _mapped_dictionary() -> Callable[[str], Any]:
-    """The installed prometheus_client's own writer of its file format, without the rest of the package."""
-    loaded = sys.modules.get("prometheus_client.mmap_dict")
-    if loaded is None:
-        package = importlib.util.find_spec("prometheus_client")
-        folders = package.submodule_search_locations if package is not None else None
-        place = Path(folders[0] if folders else "", "mmap_dict.py")
-        spec = importlib.util.spec_from_file_location("pgsched._mmap_dict", place)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"cannot load {place}")
-        loaded = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-    writer: Callable[[str], Any] = loaded.MmapedDict
-    return writer

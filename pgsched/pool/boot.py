@@ -94,6 +94,20 @@ def _why(spec: str, error: BaseException, here: str) -> str:
     return f"cannot import {name}: {said}{f' (at {place})' if place and place not in said else ''}"
 
 
+def call(spec: str | None, *arguments: int) -> Any:
+    """Call ``module:callable``, which does its part for the supervisor; None for nothing.
+
+    :raises LoadError: it cannot be had, or raised.
+    """
+    if spec is None:
+        return None
+    module, _, name = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)(*arguments)
+    except Exception as error:
+        raise LoadError(f"cannot call {spec}: {error_line(error)}") from None
+
+
 def load_beside(spec: str, sock: socket.socket) -> App:
     """Import like :func:`load`, and end the process if that has closed the socket: nobody could be told of it there.
 

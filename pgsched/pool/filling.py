@@ -296,6 +296,7 @@ class Filler:
             "app": settings.app,
             "dsn": settings.dsn,
             "secrets": secrets(settings),
+            "preparation": settings.preparation,
             "recorder": settings.recorder,
             "result_limit": settings.result_limit,
             "max_memory": settings.max_memory_per_worker,

@@ -47,7 +47,7 @@ class Forkserver:
         self._groups.update(told["groups"])
         if told["start_method"] == "forkserver":
             os.environ.update(told["secrets"])
-            if not self._load(told["app"]):
+            if not self._load(told["app"], told.get("preparation")):
                 return
         else:
             self._say(LOADED, {"task_types": None, "threads": 1, "version": pgsched.__version__})
@@ -69,12 +69,13 @@ class Forkserver:
             elif frame[0] == FORK:
                 self._answer(message, descriptors)
 
-    def _load(self, spec: str) -> bool:
+    def _load(self, spec: str, preparation: str | None) -> bool:
         # First, because the app may change where it is looked for.
         version = pgsched.__version__
         # An import may take for ever; until there are workers to look after, nothing is lost by dying.
         boot.die_with_parent()
         try:
+            boot.call(preparation)
             self._app = boot.load_beside(spec, self._control)
         except LoadError as error:
             self._say(LOADED, {"error": error.line, "details": error.details})

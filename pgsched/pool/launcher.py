@@ -85,6 +85,7 @@ class Launcher:
                 os.close(writing)
         told = {
             "app": settings.app,
+            "preparation": settings.preparation,
             "start_method": settings.start_method,
             "groups": groups,
             "secrets": secrets(settings),

@@ -24,6 +24,8 @@ class PoolSettings:
     """Seconds that an import, or the start of a worker, may take."""
     result_limit: int = 1024 * 1024
     """Bytes of a result's JSON."""
+    preparation: str | None = None
+    """``module:callable``, called in each process that imports the app, before that."""
     recorder: str | None = None
     """``module:callable``, called in each worker with its slot's number."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -7,13 +7,11 @@ It leads its own process group, dies with its parent, and ignores the signals th
 
 import faulthandler
 import gc
-import importlib
 import io
 import os
 import socket
 import sys
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from pgsched.app import App
 from pgsched.pool import boot, wire
@@ -59,9 +57,10 @@ def _live(sock: socket.socket, app: App | None) -> int:
     os.environ.update(told["secrets"])
     try:
         if app is None:
+            boot.call(told["preparation"])
             app = boot.load_beside(told["app"], sock)
         app.configure(told["dsn"])
-        recorder = _recorder(told["recorder"], told["slot"])
+        recorder: Recorder | None = boot.call(told["recorder"], told["slot"])
     except LoadError as error:
         wire.send_long(sock, wire.encode_message(wire.READY, {"error": error.line, "details": error.details}))
         return NOT_BOOTED
@@ -82,19 +81,6 @@ def _live(sock: socket.socket, app: App | None) -> int:
     wire.send_long(sock, wire.encode_message(wire.READY, ready))
     runner.serve()
     return 0
-
-
-def _recorder(spec: str | None, slot: int) -> Recorder | None:
-    """Call ``pkg.mod:callable`` with the slot's number."""
-    if spec is None:
-        return None
-    module, _, name = spec.partition(":")
-    try:
-        make: Callable[[int], Any] = getattr(importlib.import_module(module), name)
-        recorder: Recorder = make(slot)
-    except Exception as error:
-        raise LoadError(f"cannot make the recorder {spec}: {error_line(error)}") from None
-    return recorder
 
 
 def _seed() -> None:

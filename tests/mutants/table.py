@@ -9,12 +9,24 @@ from tests.mutants.duties import DUTIES
 from tests.mutants.embedded import EMBEDDED
 from tests.mutants.live import LIVE
 from tests.mutants.mutant import Mutant, Redundant
+from tests.mutants.observing import OBSERVING
 from tests.mutants.service import SERVICE
 from tests.mutants.statements import FUNCTIONS, STATEMENTS
 
 MUTANTS: Final[dict[str, Mutant]] = {
     mutant.name: mutant
-    for mutant in (*STATEMENTS, *FUNCTIONS, *DATABASE, *CODE, *DUTIES, *LIVE, *SERVICE, *COMMANDS, *EMBEDDED)
+    for mutant in (
+        *STATEMENTS,
+        *FUNCTIONS,
+        *DATABASE,
+        *CODE,
+        *DUTIES,
+        *LIVE,
+        *SERVICE,
+        *COMMANDS,
+        *EMBEDDED,
+        *OBSERVING,
+    )
 }
 
 REDUNDANT: Final = (

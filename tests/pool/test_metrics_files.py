@@ -378,6 +378,87 @@ worker(0, 1, fork_again)
         assert Scraped.from_directory(directory).value("lazy_total") == 2
 
 
+GUARDED = f"from pgsched.ops import guarded\nguarded.prepare()\n{USERS}"
+
+
+class TestNoRoomForUsersOwnMetrics:
+    def test_files_have_their_blocks_before_they_are_written(self, directory: Path) -> None:
+        """A write into a hole of a mapped file is a SIGBUS where the disk is full."""
+        finished(
+            f"""{GUARDED}
+def many():
+    for number in range(2000):
+        shipped.labels(f"a kind with a longer name {{number}}").inc()
+        sizes.observe(number)
+worker(0, 1, many)
+"""
+        )
+        slots = list(directory.glob("*_slot0.db"))
+        assert len(slots) == 4
+        for path in directory.iterdir():
+            assert path.stat().st_blocks * 512 >= path.stat().st_size, path
+        assert Scraped.from_directory(directory).total("shipped_total") == 2010
+
+    def test_metrics_that_a_task_imports_later_are_guarded_too(self, directory: Path) -> None:
+        finished(
+            """
+            from pgsched.ops import guarded, recorder
+            guarded.prepare()
+            recorder.make(0)
+            from prometheus_client import Counter
+            Counter("lazy", "help").inc(2)
+            """
+        )
+        (path,) = directory.glob("counter_*.db")
+        assert path.stat().st_blocks * 512 >= path.stat().st_size
+        assert Scraped.from_directory(directory).value("lazy_total") == 2
+
+    def test_a_directory_that_is_gone_costs_a_line_for_each_file(self, shared: MetricsDirectory) -> None:
+        output = finished(
+            f"""{GUARDED}
+import shutil
+sys.stderr = sys.stdout
+shutil.rmtree({str(shared.path)!r})
+def again():
+    shipped.labels("another").inc()
+    print(shipped.labels("another")._value.get(), shipped.labels("box")._value.get())
+    sys.stdout.flush()
+worker(0, 1, again)
+"""
+        )
+        assert output.splitlines()[-1] == "1.0 10.0"
+        told = [line.split(",")[0] for line in output.splitlines() if line.startswith("pgsched: no room")]
+        assert sorted(told) == [
+            f"pgsched: no room in {kind}_slot0.db" for kind in ("counter", "gauge_max", "histogram", "summary")
+        ]
+
+    def test_a_file_that_cannot_grow_keeps_what_it_has(self, directory: Path) -> None:
+        output = finished(
+            f"""{GUARDED}
+import errno
+sys.stderr = sys.stdout
+def full(path, size):
+    raise OSError(errno.ENOSPC, "No space left on device")
+def many():
+    guarded.reserve = full
+    for number in range(1000):
+        shipped.labels(str(number)).inc()
+    shipped.labels("box").inc()
+    assert shipped.labels("999")._value.get() == 1
+    sys.stdout.flush()
+worker(0, 1, many)
+"""
+        )
+        told = (
+            "pgsched: no room in counter_slot0.db, the rest is not counted: OSError: [Errno 28] No space left on device"
+        )
+        assert output == f"{told}\n"
+        scraped = Scraped.from_directory(directory)
+        assert scraped.value("shipped_total", kind="box") == 11
+        assert 10 < scraped.total("shipped_total") < 1000
+        assert (directory / "counter_slot0.db").stat().st_size == 16 * 1024
+
+
 def _pid_of_gauge(directory: Path) -> str:
     (path,) = directory.glob("gauge_all_*.db")
     return path.stem.split("_")[2]

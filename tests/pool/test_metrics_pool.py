@@ -1,6 +1,7 @@
 """Workers of a real pool, their metrics and the user's own, with kills and restarts among them."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,26 @@ async def test_f77_a_gauge_does_not_outlive_its_worker(directory: Path, telemetr
         for name, fields in harness.events:
             telemetry.pool_event(name, fields)
         assert Scraped.from_directory(directory).value("loaded") == 0
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+async def test_a_directory_that_is_full_of_holes_or_gone_harms_no_task(directory: Path, start_method: str) -> None:
+    async with pooled(
+        app="tests.pool.metered:app",
+        start_method=start_method,
+        preparation="pgsched.ops.guarded:prepare",
+        recorder="pgsched.ops.recorder:make",
+    ) as harness:
+        await harness.value("send", '{"size": "big"}', timeout=30)
+        sizes = {path: path.stat() for path in directory.iterdir()}  # noqa: ASYNC240
+        assert [path for path, size in sizes.items() if size.st_blocks * 512 < size.st_size] == []
+        shutil.rmtree(directory)
+        os.kill(harness.worker(), signal.SIGKILL)
+        await eventually_async(lambda: harness.said("worker_ended"))
+        await harness.value("send", '{"size": "small"}', timeout=30)
+        if start_method == "forkserver":
+            await harness.reload()
+            await harness.value("load", '{"size": 5}', timeout=30)
 
 
 def _files(directory: Path) -> set[str]:

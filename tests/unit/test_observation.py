@@ -99,6 +99,7 @@ async def test_it_serves_logs_notifies_and_leaves_nothing(
         monkeypatch.setenv(VARIABLE, str(tmp_path / "metrics"))
         observation = Observation(settings("127.0.0.1:0"), redact=lambda text: text.replace("secret", "***"))
         assert observation.recorder == "pgsched.ops.recorder:make"
+        assert observation.preparation == "pgsched.ops.guarded:prepare"
         assert "NOTIFY_SOCKET" not in os.environ
         await observation.start(well)
         telemetry = observation.telemetry
@@ -156,6 +157,7 @@ async def test_without_an_address_nothing_is_measured(monkeypatch: pytest.Monkey
     monkeypatch.delenv(VARIABLE, raising=False)
     observation = Observation(settings("none"), redact=str)
     assert observation.recorder is None
+    assert observation.preparation is None
     assert VARIABLE not in os.environ
     await observation.start(well)
     emit("database_lost", logging.WARNING)

@@ -1,0 +1,55 @@
+"""The guards of what observes: metrics of a user's own, the server of the metrics, the log, the service manager."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+FILES: Final = "pool/test_metrics_files.py::TestNoRoomForUsersOwnMetrics"
+POOLED: Final = "pool/test_metrics_pool.py::test_a_directory_that_is_full_of_holes_or_gone_harms_no_task"
+
+OBSERVING: Final = (
+    Mutant(
+        "own-metrics-beginning",
+        "ops/guarded.py",
+        "                reserve(self._path, BEGINNING)\n",
+        "                pass\n",
+        f"{FILES}::test_metrics_that_a_task_imports_later_are_guarded_too",
+    ),
+    Mutant(
+        "own-metrics-growth",
+        "ops/guarded.py",
+        "        if size > self._file._capacity:\n",
+        "        if False:\n",
+        f"{FILES}::test_files_have_their_blocks_before_they_are_written",
+    ),
+    Mutant(
+        "own-metrics-full",
+        "ops/guarded.py",
+        "            except OSError as error:\n",
+        "            except ZeroDivisionError as error:\n",
+        f"{FILES}::test_a_file_that_cannot_grow_keeps_what_it_has",
+    ),
+    Mutant(
+        "own-metrics-gone",
+        "ops/guarded.py",
+        "        except Exception as error:\n            self._give_up",
+        "        except ZeroDivisionError as error:\n            self._give_up",
+        f"{FILES}::test_a_directory_that_is_gone_costs_a_line_for_each_file",
+    ),
+    Mutant(
+        "own-metrics-imported-later",
+        "ops/guarded.py",
+        "        sys.modules[name] = loaded\n",
+        "",
+        f"{FILES}::test_metrics_that_a_task_imports_later_are_guarded_too",
+    ),
+    Mutant("own-metrics-forkserver", "pool/forkserver.py", "            boot.call(preparation)\n", "", POOLED),
+    Mutant("own-metrics-spawned", "pool/worker.py", '            boot.call(told["preparation"])\n', "", POOLED),
+    Mutant(
+        "own-metrics-unguarded",
+        "ops/observation.py",
+        "return PREPARATION if self._metrics is not None else None",
+        "return None",
+        "unit/test_observation.py::test_it_serves_logs_notifies_and_leaves_nothing",
+    ),
+)
