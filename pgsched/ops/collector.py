@@ -74,17 +74,30 @@ class DirectoryCollector(Collector):
             return _known(_merge(files))
 
     def tidy(self) -> None:
-        """Add up the files of processes that are gone."""
+        """Add up the files of processes that are gone.
+
+        :raises Exception: that has failed for at least one of them; the last error.
+        """
+        failed: Exception | None = None
         with self._lock:
             for path in self._files():
-                match = _NAME.fullmatch(os.path.basename(path))
-                if match is None or not match["identity"].isdecimal() or _alive(int(match["identity"])):
-                    continue
-                if not match["type"].startswith("gauge"):
-                    if not self._readable(path):
-                        continue
-                    _add_up(path, str(self._directory / f"{match['type']}_{ENDED}.db"))
-                os.unlink(path)
+                try:
+                    self._tidy_file(path)
+                except Exception as error:
+                    # Where there is no room to add one up, to remove another makes some.
+                    failed = error
+        if failed is not None:
+            raise failed
+
+    def _tidy_file(self, path: str) -> None:
+        match = _NAME.fullmatch(os.path.basename(path))
+        if match is None or not match["identity"].isdecimal() or _alive(int(match["identity"])):
+            return
+        if not match["type"].startswith("gauge"):
+            if not self._readable(path):
+                return
+            _add_up(path, str(self._directory / f"{match['type']}_{ENDED}.db"))
+        os.unlink(path)
 
     def _files(self) -> list[str]:
         """The paths of what looks like a metrics file and is not known to be broken."""

@@ -67,8 +67,9 @@ class Exposition:
             await asyncio.sleep(TIDY_INTERVAL)
             try:
                 await asyncio.to_thread(self._collector.tidy)
-            except OSError as error:
-                self._report("directory", f"cannot be tidied up: {error}")
+            except Exception as error:
+                # Not even where the host has no room for a thread now: there may be some the next time.
+                self._report("directory", f"cannot be tidied up: {type(error).__name__}: {error}")
 
     async def _build(self, encoder: Encoder, content_type: str) -> Rendered:
         async with self._one_at_a_time:

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 FILES: Final = "pool/test_metrics_files.py::TestNoRoomForUsersOwnMetrics"
 POOLED: Final = "pool/test_metrics_pool.py::test_a_directory_that_is_full_of_holes_or_gone_harms_no_task"
+TIDYING: Final = "unit/test_metrics.py::TestTidyingUp"
 
 OBSERVING: Final = (
     Mutant(
@@ -51,5 +52,19 @@ OBSERVING: Final = (
         "return PREPARATION if self._metrics is not None else None",
         "return None",
         "unit/test_observation.py::test_it_serves_logs_notifies_and_leaves_nothing",
+    ),
+    Mutant(
+        "tidy-goes-on",
+        "ops/exposition.py",
+        "            except Exception as error:\n                # Not even",
+        "            except OSError as error:\n                # Not even",
+        f"{TIDYING}::test_it_goes_on_whatever_one_look_has_met",
+    ),
+    Mutant(
+        "tidy-other-files",
+        "ops/collector.py",
+        "                    failed = error\n",
+        "                    raise\n",
+        f"{TIDYING}::test_a_file_that_cannot_be_added_up_keeps_no_other_from_going",
     ),
 )

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from pgsched.model import Claim, Failure, Outcome, OutcomeKind, Verdict, VerdictKind
 from pgsched.ops import children, exposition
 from pgsched.ops.collector import DirectoryCollector
-from pgsched.ops.directory import RESERVED
+from pgsched.ops.directory import RESERVED, reserve
 from pgsched.ops.exposition import Exposition
 from pgsched.ops.metrics import Metrics
 from tests.scraped import Scraped
@@ -360,6 +360,54 @@ class TestExposition:
         assert b"scheduler_lock_attempts_total" in page
         assert b"pgsched_settled" not in page
         assert sorted(name for name, _ in complaints) == ["pgsched_claimed", "pgsched_failures", "pgsched_settled"]
+
+
+class TestTidyingUp:
+    def test_it_goes_on_whatever_one_look_has_met(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[tuple[str, str]] = []
+        collector = DirectoryCollector(directory, lambda name, reason: None)
+        shown = Exposition(collector, lambda name, reason: told.append((name, reason)))
+        troubles = [RuntimeError("can't start new thread"), OSError(errno.ENOSPC, "No space left on device")]
+
+        async def scenario() -> None:
+            tidied = asyncio.Event()
+
+            async def begin(work: Callable[[], None]) -> None:
+                if troubles:
+                    raise troubles.pop(0)
+                assert work == collector.tidy
+                tidied.set()
+
+            monkeypatch.setattr(asyncio, "to_thread", begin)
+            monkeypatch.setattr(exposition, "TIDY_INTERVAL", 0.001)
+            tidying = asyncio.create_task(shown.tidy_up())
+            await asyncio.wait({tidying, asyncio.create_task(tidied.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            assert not tidying.done()
+            tidying.cancel()
+
+        asyncio.run(scenario())
+        assert told == [
+            ("directory", "cannot be tidied up: RuntimeError: can't start new thread"),
+            ("directory", "cannot be tidied up: OSError: [Errno 28] No space left on device"),
+        ]
+
+    def test_a_file_that_cannot_be_added_up_keeps_no_other_from_going(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(path: Path, size: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        names = ["counter_2147483646.db", "gauge_all_2147483646.db", "counter_2147483647.db", "gauge_all_2147483647.db"]
+        for name in names:
+            reserve(directory / name)
+        collector = DirectoryCollector(directory, lambda name, reason: None)
+        with monkeypatch.context() as patch:
+            patch.setattr("pgsched.ops.collector.reserve", full)
+            with pytest.raises(OSError, match="No space left"):
+                collector.tidy()
+        assert sorted(path.name for path in directory.iterdir()) == [names[0], names[2]]
+        collector.tidy()
+        assert [path.name for path in directory.iterdir()] == ["counter_ended.db"]
 
 
 def _exposition(directory: Path) -> Exposition:
