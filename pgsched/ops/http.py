@@ -122,6 +122,8 @@ class MetricsServer:
             # A flood must not hold the descriptors that the pool needs.
             writer.transport.abort()
             return
+        # What is not with the kernel yet would keep its descriptor for as long as the client likes, counted by nobody.
+        writer.transport.set_write_buffer_limits(high=0)
         silent = False
         try:
             if len(self._connections) > MOST_CONNECTIONS:

@@ -67,4 +67,11 @@ OBSERVING: Final = (
         "                    raise\n",
         f"{TIDYING}::test_a_file_that_cannot_be_added_up_keeps_no_other_from_going",
     ),
+    Mutant(
+        "http-unread",
+        "ops/http.py",
+        "        writer.transport.set_write_buffer_limits(high=0)\n",
+        "",
+        "unit/test_http.py::test_what_a_client_does_not_read_keeps_no_descriptor",
+    ),
 )

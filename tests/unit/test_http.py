@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -273,6 +274,41 @@ async def test_a_client_that_does_not_read_is_given_up(monkeypatch: pytest.Monke
         transport.resume_reading()  # type: ignore[attr-defined]
         assert len(await reader.read()) < 20_000_000
         writer.close()
+
+
+async def test_what_a_client_does_not_read_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than asyncio takes in before it makes anybody wait, and more than the kernel does."""
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
+    asked = 0
+
+    async def middling(accept: str) -> Rendered:
+        nonlocal asked
+        asked += 1
+        return Rendered("text/plain", b"x" * 50_000)
+
+    bind = MetricsServer._bind
+
+    async def bind_small(server: MetricsServer) -> socket.socket:
+        listening = await bind(server)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return listening
+
+    monkeypatch.setattr(MetricsServer, "_bind", bind_small)
+    async with serving(scrape=middling) as address:
+        clients = [socket.socket() for _ in range(5)]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            client.connect(address)
+            client.sendall(get("/metrics"))
+        open_before = _descriptors()
+        await eventually_async(lambda: asked == len(clients))
+        await eventually_async(lambda: _descriptors() == open_before and not _open_connections())
+        for client in clients:
+            client.close()
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def _open_connections() -> list[asyncio.Task[object]]:
