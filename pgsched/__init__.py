@@ -13,6 +13,7 @@ from pgsched.errors import (
     ExitCode,
     PgschedError,
     PoolError,
+    ResourceError,
     SchemaError,
     UsageError,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Interrupted",
     "PgschedError",
     "PoolError",
+    "ResourceError",
     "Retry",
     "SchemaError",
     "Task",

@@ -25,6 +25,8 @@ class ExitCode(IntEnum):
     """The pool cannot boot its workers."""
     FORCED = 7
     """A second signal cut the drain short; the running tasks were given back."""
+    RESOURCE = 8
+    """Something that the service needs of this machine is not there now: a port, an address, room for the metrics."""
 
 
 class PgschedError(Exception):
@@ -71,3 +73,9 @@ class PoolError(PgschedError):
     """The pool cannot boot its workers, or they die as fast as they are started."""
 
     exit_code = ExitCode.POOL
+
+
+class ResourceError(PgschedError):
+    """This machine does not have now what the service needs; it may have it later."""
+
+    exit_code = ExitCode.RESOURCE

@@ -6,6 +6,7 @@ its supervisor lives; the next one to start removes what dead ones left. Runs in
 """
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from pgsched.errors import UsageError
+from pgsched.errors import ResourceError, UsageError
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where prometheus_client looks; workers inherit it, so metrics of the user's own land on the same page."""
@@ -23,6 +24,9 @@ RESERVED = 128 * 1024
 """Bytes that a file gets at once; a power of two, as prometheus_client doubles it."""
 LOOKED_AT = 128
 """Directories looked at when clearing up: a start must not take long because of somebody else's mess."""
+
+PASSING = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE))
+"""What keeps a directory from being made, and may pass by itself."""
 
 
 class MetricsDirectory:
@@ -53,6 +57,7 @@ def make_directory(environ: MutableMapping[str, str] | None = None) -> MetricsDi
     :param environ: default ``os.environ``. If it names a directory already, ours is made inside, and whatever else
         is in there is left alone.
     :raises UsageError: no directory can be made.
+    :raises ResourceError: none can be made now.
     """
     environ = os.environ if environ is None else environ
     previous = environ.get(VARIABLE) or None
@@ -61,12 +66,19 @@ def make_directory(environ: MutableMapping[str, str] | None = None) -> MetricsDi
         parent.mkdir(parents=True, exist_ok=True)
         path, lock = _make_locked(parent)
     except OSError as error:
+        if error.errno in PASSING:
+            raise no_room(parent, error) from None
         raise UsageError(
             f"{VARIABLE} {str(parent)!r}: must be a directory that can be written to and locked ({error.strerror})"
         ) from None
     _remove_abandoned(parent)
     environ[VARIABLE] = str(path)
     return MetricsDirectory(path, lock, environ, previous)
+
+
+def no_room(parent: Path, error: OSError) -> ResourceError:
+    """The error of a start that finds no room for its metrics."""
+    return ResourceError(f"{VARIABLE} {str(parent)!r}: no room for metrics ({error.strerror})")
 
 
 def reserve(path: Path, size: int = RESERVED) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
-from pgsched.errors import UsageError
+from pgsched.errors import ResourceError, UsageError
 from pgsched.events import emit
 from pgsched.ops.exposition import Rendered
 
@@ -74,13 +74,17 @@ class MetricsServer:
     async def start(self) -> tuple[str, int]:
         """Bind and listen; return the real address.
 
-        :raises UsageError: the address cannot be had.
+        :raises UsageError: the address is none, or not for this user.
+        :raises ResourceError: it cannot be had now.
         """
         try:
             listening = await self._bind()
             self._server = await asyncio.start_server(self._connected, sock=listening, limit=HEADER_LIMIT)
         except (OSError, UnicodeError) as error:
-            raise UsageError(f"{OPTION} {_shown(self._host, self._port)}: {_reason(error)}") from None
+            line = f"{OPTION} {_shown(self._host, self._port)}: {_reason(error)}"
+            if isinstance(error, (UnicodeError, PermissionError)):
+                raise UsageError(line) from None
+            raise ResourceError(line) from None
         host, port = listening.getsockname()[:2]
         return str(host), int(port)
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pgsched.config import Settings
-from pgsched.errors import UsageError
 from pgsched.events import LOGGER, emit
 from pgsched.ops import logs
-from pgsched.ops.directory import VARIABLE, MetricsDirectory, make_directory
+from pgsched.ops.directory import MetricsDirectory, make_directory, no_room
 from pgsched.ops.notify import Notifier
 from pgsched.ops.statusline import OutageWatch
 from pgsched.ops.telemetry import OutageCounter, Telemetry
@@ -32,6 +31,7 @@ class Observation:
     :param redact: takes passwords out of a text.
     :param level: the lowest one that is logged.
     :raises UsageError: no directory for the metrics can be made.
+    :raises ResourceError: there is no room for it now.
     """
 
     def __init__(self, settings: Settings, *, redact: Callable[[str], str], level: int = logging.INFO) -> None:
@@ -66,7 +66,8 @@ class Observation:
         """Listen, and begin what goes on in the background; to be called before the pool starts.
 
         :param stuck: names the parts of the supervisor that have stopped moving: then the watchdog is not fed.
-        :raises UsageError: the address cannot be had.
+        :raises UsageError: the address is none, or not for this user.
+        :raises ResourceError: it cannot be had now.
         """
         if self._address is not None and self._directory is not None:
             from pgsched.ops.collector import DirectoryCollector
@@ -126,7 +127,7 @@ def _metrics(directory: MetricsDirectory) -> "Metrics":
         return Metrics(directory.path)
     except OSError as error:
         directory.close()
-        raise UsageError(f"{VARIABLE} {str(directory.path.parent)!r}: no room for metrics ({error.strerror})") from None
+        raise no_room(directory.path.parent, error) from None
 
 
 def _left_out(name: str, reason: str) -> None:

@@ -74,4 +74,25 @@ OBSERVING: Final = (
         "",
         "unit/test_http.py::test_what_a_client_does_not_read_keeps_no_descriptor",
     ),
+    Mutant(
+        "address-not-there-now",
+        "ops/http.py",
+        "            raise ResourceError(line) from None\n",
+        "            raise UsageError(line) from None\n",
+        "unit/test_http.py::test_f80_an_address_in_use_is_one_clear_line",
+    ),
+    Mutant(
+        "address-never-there",
+        "ops/http.py",
+        "            if isinstance(error, (UnicodeError, PermissionError)):\n",
+        "            if False:\n",
+        "unit/test_http.py::test_only_what_may_pass_by_itself_is_worth_another_start",
+    ),
+    Mutant(
+        "directory-not-there-now",
+        "ops/directory.py",
+        "        if error.errno in PASSING:\n",
+        "        if False:\n",
+        "pool/test_metrics_files.py::TestDirectory::test_a_place_that_has_no_room_now_may_be_tried_again",
+    ),
 )

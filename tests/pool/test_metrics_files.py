@@ -1,5 +1,6 @@
 """The metrics directory, with real processes that are killed: broken files, restarts, forks, leftovers."""
 
+import errno
 import fcntl
 import os
 import random
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsched.errors import UsageError
+from pgsched.errors import ResourceError, UsageError
 from pgsched.ops.directory import PREFIX, VARIABLE, MetricsDirectory, make_directory
 from pgsched.ops.recorder import NoRecorder, Recorder, make, recorder_path
 from tests.scraped import Scraped
@@ -558,3 +560,14 @@ class TestDirectory:
     def test_a_place_that_cannot_be_used_is_one_clear_line(self, place: str) -> None:
         with pytest.raises(UsageError, match=f"^{VARIABLE} '{place}': must be a directory that can be written to"):
             make_directory({VARIABLE: place})
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+    def test_a_place_that_has_no_room_now_may_be_tried_again(
+        self, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(**_: object) -> str:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(tempfile, "mkdtemp", full)
+        with pytest.raises(ResourceError, match=f"^{VARIABLE} '{tmp_path}': no room for metrics"):
+            make_directory({VARIABLE: str(tmp_path)})

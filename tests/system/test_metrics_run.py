@@ -174,7 +174,7 @@ def test_f80_a_port_in_use_is_one_line_and_port_0_is_any(
     first = pgsched_cli("run", "metered:app", "--processes", "1")
     taken = address(first).removeprefix("http://")
     ended = pgsched_cli.run("run", "metered:app", "--metrics-address", taken)
-    assert ended.code == 2
+    assert ended.code == 8
     assert ended.err.count("\n") == 1
     assert f"--metrics-address {taken}: this address is in use" in ended.err
 

@@ -1,6 +1,7 @@
 """The HTTP server, over raw sockets: what it answers, what it refuses, and what a client cannot make it do."""
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pgsched.config import METRICS_ADDRESS, Settings
-from pgsched.errors import ExitCode, UsageError
+from pgsched.errors import ExitCode, PgschedError, ResourceError, UsageError
 from pgsched.ops import http
 from pgsched.ops.exposition import Rendered
 from pgsched.ops.http import MetricsServer
@@ -380,26 +381,42 @@ async def test_closing_ends_open_connections_and_frees_the_port() -> None:
 async def test_f80_an_address_in_use_is_one_clear_line() -> None:
     async with serving() as (host, port):
         second = MetricsServer(host, port, scrape=scrape, health=well)
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(ResourceError) as caught:
             await second.start()
     assert str(caught.value) == (
         f"--metrics-address 127.0.0.1:{port}: this address is in use; choose another port, or 0 for any that is free"
     )
-    assert caught.value.exit_code is ExitCode.USAGE
+    assert caught.value.exit_code is ExitCode.RESOURCE
 
 
 @pytest.mark.parametrize(
-    ("host", "reason"),
+    ("host", "reason", "kind"),
     [
-        ("203.0.113.7", "this host has no such address"),
-        ("no-such-host.invalid", "this name has no address"),
-        ("a..b", "this is not a host name"),
-        ("x" * 300, "this is not a host name"),
+        ("203.0.113.7", "this host has no such address", ResourceError),
+        ("no-such-host.invalid", "this name has no address", ResourceError),
+        ("a..b", "this is not a host name", UsageError),
+        ("x" * 300, "this is not a host name", UsageError),
     ],
 )
-async def test_an_address_that_cannot_be_had_is_one_clear_line(host: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=f"^--metrics-address {host}:0: {reason}$"):
+async def test_an_address_that_cannot_be_had_is_one_clear_line(
+    host: str, reason: str, kind: type[PgschedError]
+) -> None:
+    with pytest.raises(kind, match=f"^--metrics-address {host}:0: {reason}$"):
         await MetricsServer(host, 0, scrape=scrape, health=well).start()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EACCES, UsageError), (errno.EPERM, UsageError), (errno.EMFILE, ResourceError)]
+)
+async def test_only_what_may_pass_by_itself_is_worth_another_start(
+    number: int, kind: type[PgschedError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> socket.socket:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(kind, match=r"^--metrics-address 127\.0\.0\.1:0: "):
+        await MetricsServer("127.0.0.1", 0, scrape=scrape, health=well).start()
 
 
 async def test_ipv6_and_all_interfaces() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pgsched.config import Settings
-from pgsched.errors import UsageError
+from pgsched.errors import ResourceError
 from pgsched.events import emit
 from pgsched.ops.directory import VARIABLE
 from pgsched.ops.observation import Observation
@@ -168,7 +168,7 @@ async def test_f80_an_address_in_use_leaves_nothing_behind(tmp_path: Path, monke
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         observation = Observation(settings(f"127.0.0.1:{taken.getsockname()[1]}"), redact=str)
-        with pytest.raises(UsageError, match="this address is in use"):
+        with pytest.raises(ResourceError, match="this address is in use"):
             await observation.start(well)
         await observation.close()
     assert not list(tmp_path.iterdir())  # noqa: ASYNC240
@@ -180,6 +180,8 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UsageError, match=f"^{VARIABLE} '{tmp_path}': no room for metrics .No space left on device.$"):
+    with pytest.raises(
+        ResourceError, match=f"^{VARIABLE} '{tmp_path}': no room for metrics .No space left on device.$"
+    ):
         Observation(settings("127.0.0.1:0"), redact=str)
     assert not list(tmp_path.iterdir())
