@@ -161,9 +161,6 @@ class Runner:
 
     def _report(self, run: wire.Run) -> None:
         report, ended, failed = self._attempt(run)
-        if os.getpid() != self._pid:
-            # The task forked and its other half came back here as well: it must not answer in our name.
-            os._exit(0)
         self._outbox.put(report, ended, failed=failed)
 
     def _attempt(self, run: wire.Run) -> tuple[bytes, float, bool]:
@@ -190,6 +187,9 @@ class Runner:
             self._armed = 0
             code, status = records.RAISED, self._status(sequence)
             body = records.encode_failure(_failure(error))
+        if os.getpid() != self._pid:
+            # The task forked and its other half came back here as well: it must neither count nor answer in our name.
+            os._exit(0)
         context.enter(None)
         ended = time.monotonic()
         seconds = ended - started

@@ -95,4 +95,11 @@ OBSERVING: Final = (
         "        if False:\n",
         "pool/test_metrics_files.py::TestDirectory::test_a_place_that_has_no_room_now_may_be_tried_again",
     ),
+    Mutant(
+        "recorder-other-half",
+        "pool/runner.py",
+        "        if os.getpid() != self._pid:\n",
+        "        if os.getpid() != self._pid and self._recorder is None:\n",
+        "pool/test_metrics_pool.py::test_an_attempt_that_forked_and_returned_twice_is_timed_once",
+    ),
 )

@@ -107,6 +107,13 @@ async def test_f77_a_gauge_does_not_outlive_its_worker(directory: Path, telemetr
         assert Scraped.from_directory(directory).value("loaded") == 0
 
 
+async def test_an_attempt_that_forked_and_returned_twice_is_timed_once(directory: Path) -> None:
+    async with pooled(recorder="pgsched.ops.recorder:make") as harness:
+        for _ in range(5):
+            await harness.value("fork_and_return")
+        assert Scraped.from_directory(directory).total(f"{DURATION}_count") == 5
+
+
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 async def test_a_directory_that_is_full_of_holes_or_gone_harms_no_task(directory: Path, start_method: str) -> None:
     async with pooled(
