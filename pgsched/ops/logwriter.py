@@ -51,6 +51,8 @@ class LogWriter:
         if descriptor is not None:
             with contextlib.suppress(OSError):
                 self._descriptor = os.dup(descriptor)
+        # Asked now: one that has hung up answers no.
+        self._terminal = os.isatty(self._descriptor)
         self._thread = threading.Thread(target=self._run, name="pgsched-log", daemon=True)
         self._thread.start()
 
@@ -83,7 +85,7 @@ class LogWriter:
                 asked = time.monotonic()
             self._write(batch)
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            self._close()
 
     def _gather(self, timeout: float) -> tuple[list[bytes], bool]:
         """Take what is queued, up to a chunk, and whether that was the end; wait for the first line."""
@@ -110,11 +112,20 @@ class LogWriter:
             self._write_all(b"".join(lines))
         except OSError as error:
             self._lost += len(batch)
-            if error.errno in (errno.EPIPE, errno.EBADF, errno.EIO):
-                os.close(self._descriptor)
-                self._descriptor = -1
+            if self._is_final(error):
+                self._close()
         else:
             self._told += dropped
+
+    def _is_final(self, error: OSError) -> bool:
+        """Whether nothing will ever be written there again: a terminal is gone for good, a file system comes back."""
+        return error.errno in (errno.EPIPE, errno.EBADF) or (error.errno == errno.EIO and self._terminal)
+
+    def _close(self) -> None:
+        # A network file system tells of an earlier write only now; there is nobody to tell.
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+        self._descriptor = -1
 
     def _write_all(self, text: bytes) -> None:
         rest = memoryview(text)

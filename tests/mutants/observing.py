@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 FILES: Final = "pool/test_metrics_files.py::TestNoRoomForUsersOwnMetrics"
 POOLED: Final = "pool/test_metrics_pool.py::test_a_directory_that_is_full_of_holes_or_gone_harms_no_task"
 TIDYING: Final = "unit/test_metrics.py::TestTidyingUp"
+WRITER: Final = "unit/test_logs.py::TestWriter"
 
 OBSERVING: Final = (
     Mutant(
@@ -101,5 +102,26 @@ OBSERVING: Final = (
         "        if os.getpid() != self._pid:\n",
         "        if os.getpid() != self._pid and self._recorder is None:\n",
         "pool/test_metrics_pool.py::test_an_attempt_that_forked_and_returned_twice_is_timed_once",
+    ),
+    Mutant(
+        "log-file-error",
+        "ops/logwriter.py",
+        "(error.errno == errno.EIO and self._terminal)",
+        "error.errno == errno.EIO",
+        f"{WRITER}::test_a_file_system_that_fails_once_costs_a_line_and_not_the_log",
+    ),
+    Mutant(
+        "log-close-error",
+        "ops/logwriter.py",
+        "        with contextlib.suppress(OSError):\n            os.close(self._descriptor)\n",
+        "        os.close(self._descriptor)\n",
+        f"{WRITER}::test_a_file_system_that_fails_once_costs_a_line_and_not_the_log",
+    ),
+    Mutant(
+        "log-terminal",
+        "ops/logwriter.py",
+        "(error.errno == errno.EIO and self._terminal)",
+        "False",
+        f"{WRITER}::test_a_terminal_that_has_hung_up_is_given_back",
     ),
 )

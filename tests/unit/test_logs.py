@@ -1,5 +1,6 @@
 """Logs: one line an event whatever it holds, no password, a bounded number, and nobody ever waits."""
 
+import errno
 import json
 import logging
 import os
@@ -243,6 +244,48 @@ class TestWriter:
         writer.put(b"line\n")
         writer.close()
         assert writer.dropped == 2
+
+    def test_a_file_system_that_fails_once_costs_a_line_and_not_the_log(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A network file system, say; one that tells of it at the close, too."""
+        place = tmp_path / "log"
+        with place.open("wb") as file:
+            writer = LogWriter(file.fileno(), dropped_line=dropped_line)
+        own, write, close = writer._descriptor, os.write, os.close
+
+        def fail(descriptor: int, text: bytes) -> int:
+            if descriptor == own:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return write(descriptor, text)
+
+        def close_late(descriptor: int) -> None:
+            close(descriptor)
+            if descriptor == own:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", fail)
+            writer.put(b"first\n")
+            eventually(lambda: writer.dropped == 1)
+        complaints: list[threading.ExceptHookArgs] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(threading, "excepthook", complaints.append)
+            patch.setattr(os, "close", close_late)
+            writer.put(b"second\n")
+            writer.close(timeout=10)
+        assert place.read_bytes() == b"dropped 1\nsecond\n"
+        assert complaints == []
+
+    def test_a_terminal_that_has_hung_up_is_given_back(self) -> None:
+        master, terminal = os.openpty()
+        writer = LogWriter(terminal, dropped_line=dropped_line)
+        os.close(terminal)
+        os.close(master)
+        writer.put(b"line\n")
+        eventually(lambda: writer.dropped == 1)
+        eventually(lambda: writer._descriptor == -1)
+        writer.close()
 
     def test_a_pipe_that_somebody_made_non_blocking_loses_nothing(self, pipe: tuple[int, int]) -> None:
         reading, writing = pipe
