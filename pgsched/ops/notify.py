@@ -1,7 +1,8 @@
 """Tells systemd how the service is: ready, busy with what, alive, stopping (the protocol of ``sd_notify(3)``).
 
-One datagram a message, sent without waiting: a message that cannot be delivered is dropped, and the caller is told.
-Where there is no systemd, every call does nothing. Runs in the parent's loop.
+One datagram a message, sent without waiting: a message that cannot be delivered is dropped, and the caller is told; but
+that it is ready is said again with the next status, for a manager that has not heard it ends the service. Where there
+is no systemd, every call does nothing. Runs in the parent's loop.
 """
 
 import os
@@ -23,6 +24,8 @@ class Notifier:
     def __init__(self, address: str | None, watchdog: float | None = None) -> None:
         self._address = address
         self._socket: socket.socket | None = None
+        self._unheard = False
+        """Whether the manager does not know yet that the service is ready."""
         self.watchdog_interval = watchdog / 2 if watchdog is not None and address is not None else None
         """Seconds between two calls of :meth:`alive`; None when nobody watches."""
 
@@ -39,11 +42,13 @@ class Notifier:
 
     def ready(self, status: str = "") -> bool:
         """The service has started, or has finished reloading."""
-        return self._send("READY=1", status)
+        heard = self._send("READY=1", status)
+        self._unheard = not heard
+        return heard
 
     def status(self, status: str) -> bool:
         """What ``systemctl status`` shows."""
-        return self._send("", status or "-")
+        return self.ready(status or "-") if self._unheard else self._send("", status or "-")
 
     def alive(self) -> bool:
         """The service is well; to be called every ``watchdog_interval``."""
@@ -55,6 +60,7 @@ class Notifier:
 
     def stopping(self, status: str = "") -> bool:
         """The service has begun to stop."""
+        self._unheard = False
         return self._send("STOPPING=1", status)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ FILES: Final = "pool/test_metrics_files.py::TestNoRoomForUsersOwnMetrics"
 POOLED: Final = "pool/test_metrics_pool.py::test_a_directory_that_is_full_of_holes_or_gone_harms_no_task"
 TIDYING: Final = "unit/test_metrics.py::TestTidyingUp"
 WRITER: Final = "unit/test_logs.py::TestWriter"
+NOTIFY: Final = "unit/test_notify.py"
 
 OBSERVING: Final = (
     Mutant(
@@ -123,5 +124,19 @@ OBSERVING: Final = (
         "(error.errno == errno.EIO and self._terminal)",
         "False",
         f"{WRITER}::test_a_terminal_that_has_hung_up_is_given_back",
+    ),
+    Mutant(
+        "ready-unheard",
+        "ops/notify.py",
+        "        self._unheard = not heard\n",
+        "",
+        f"{NOTIFY}::test_that_it_is_ready_is_said_until_it_is_heard_or_untrue",
+    ),
+    Mutant(
+        "ready-untrue",
+        "ops/notify.py",
+        '        self._unheard = False\n        return self._send("STOPPING=1", status)\n',
+        '        return self._send("STOPPING=1", status)\n',
+        f"{NOTIFY}::test_that_it_is_ready_is_said_until_it_is_heard_or_untrue",
     ),
 )

@@ -1,5 +1,6 @@
 """systemd messages, received on real datagram sockets."""
 
+import contextlib
 import os
 import socket
 import time
@@ -72,6 +73,40 @@ def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
         assert sent[0]
         assert not sent[-1]
         notifier.close()
+
+
+def test_that_it_is_ready_is_said_until_it_is_heard_or_untrue(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiving:
+        receiving.bind(str(tmp_path / "notify"))
+        receiving.setblocking(False)
+        notifier = Notifier(str(tmp_path / "notify"))
+
+        def fill() -> None:
+            while notifier.alive():
+                pass
+
+        fill()
+        assert not notifier.ready("running")
+        assert not notifier.status("running")
+        assert set(_waiting(receiving)) == {"WATCHDOG=1"}
+        assert notifier.status("busy")
+        assert notifier.status("idle")
+        assert _waiting(receiving) == ["READY=1\nSTATUS=busy", "STATUS=idle"]
+        fill()
+        assert not notifier.ready()
+        assert not notifier.stopping()
+        _waiting(receiving)
+        notifier.status("stopping")
+        assert _waiting(receiving) == ["STATUS=stopping"]
+        notifier.close()
+
+
+def _waiting(receiving: socket.socket) -> list[str]:
+    found: list[str] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(receiving.recv(4096).decode())
+    return found
 
 
 def test_a_manager_that_comes_back_is_reached_again(tmp_path: Path) -> None:
