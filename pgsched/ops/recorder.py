@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pgsched.ops.directory import RESERVED, VARIABLE, reserve, slot_identity
 from pgsched.ops.guarded import writer
 
-MARGIN = 32 * 1024
+MARGIN = 40 * 1024
 """Bytes that one more task type takes at most."""
 
 
@@ -123,7 +123,8 @@ class Recorder:
     def _prepare(self, task_type: str, status: str) -> bool:
         """Give a new task type or status its places; False when the file cannot grow."""
         try:
-            if self._store._used + MARGIN > self._reserved:
+            # What the predecessor has reserved is not known here, and its file may be large already.
+            while self._store._used + MARGIN > self._reserved:
                 reserve(self._path, self._reserved * 2)
                 self._reserved *= 2
             self._execution[task_type, status] = self._places(EXECUTION, task_type, status)

@@ -9,6 +9,7 @@ POOLED: Final = "pool/test_metrics_pool.py::test_a_directory_that_is_full_of_hol
 TIDYING: Final = "unit/test_metrics.py::TestTidyingUp"
 WRITER: Final = "unit/test_logs.py::TestWriter"
 NOTIFY: Final = "unit/test_notify.py"
+RECORDER: Final = "pool/test_metrics_files.py::TestRecorder"
 
 OBSERVING: Final = (
     Mutant(
@@ -138,5 +139,19 @@ OBSERVING: Final = (
         '        self._unheard = False\n        return self._send("STOPPING=1", status)\n',
         '        return self._send("STOPPING=1", status)\n',
         f"{NOTIFY}::test_that_it_is_ready_is_said_until_it_is_heard_or_untrue",
+    ),
+    Mutant(
+        "recorder-large-file",
+        "ops/recorder.py",
+        "            while self._store._used + MARGIN",
+        "            if self._store._used + MARGIN",
+        f"{RECORDER}::test_the_next_worker_reserves_more_before_it_comes_to_the_end_of_a_large_file",
+    ),
+    Mutant(
+        "recorder-margin",
+        "ops/recorder.py",
+        "MARGIN = 40 * 1024",
+        "MARGIN = 32 * 1024",
+        f"{RECORDER}::test_a_task_type_with_the_longest_name_fits_into_what_is_reserved_for_it",
     ),
 )

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from pgsched.errors import ResourceError, UsageError
-from pgsched.ops.directory import PREFIX, VARIABLE, MetricsDirectory, make_directory
-from pgsched.ops.recorder import NoRecorder, Recorder, make, recorder_path
+from pgsched.ops.directory import PREFIX, RESERVED, VARIABLE, MetricsDirectory, make_directory
+from pgsched.ops.recorder import MARGIN, NoRecorder, Recorder, make, recorder_path
 from tests.scraped import Scraped
 from tests.support import ROOT
 
@@ -121,6 +121,28 @@ class TestRecorder:
             recorder_path(directory, "slot0").stat().st_blocks * 512 >= recorder_path(directory, "slot0").stat().st_size
         )
 
+    def test_the_next_worker_reserves_more_before_it_comes_to_the_end_of_a_large_file(self, directory: Path) -> None:
+        path = recorder_path(directory, "slot0")
+        left = taken = number = 0
+        with recording() as recorder:
+            assert isinstance(recorder, Recorder)
+            store = recorder._store
+            while left >= taken or store._capacity < 4 * RESERVED:
+                taken = _taken(recorder, number)
+                left = store._capacity - store._used
+                number += 1
+        size = path.stat().st_size
+        with recording() as recorder:
+            assert isinstance(recorder, Recorder)
+            _taken(recorder, number)
+        status = path.stat()
+        assert status.st_blocks * 512 >= status.st_size > size
+
+    def test_a_task_type_with_the_longest_name_fits_into_what_is_reserved_for_it(self, directory: Path) -> None:
+        with recording() as recorder:
+            assert isinstance(recorder, Recorder)
+            assert _taken(recorder, 0) <= MARGIN
+
     def test_without_a_directory_a_worker_works_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(VARIABLE, raising=False)
         recorder = make(0)
@@ -133,6 +155,13 @@ class TestRecorder:
         (shared.path).rmdir()
         record_one(3)
         assert capfd.readouterr().err.startswith("pgsched: no metrics from slot3: FileNotFoundError")
+
+
+def _taken(recorder: Recorder, number: int) -> int:
+    """Count for a type with a name that is as long as can be, and say how many bytes of the file that has taken."""
+    used: int = recorder._store._used
+    recorder.ran("\N{CHEQUERED FLAG}" * 62 + f"{number:02}", "interrupted", 0.1, 0.1)
+    return int(recorder._store._used) - used
 
 
 class TestDeaths:
