@@ -70,4 +70,4 @@ def test_times_are_local_with_their_offset(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_json_writes_times_as_iso(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"at": datetime(2026, 1, 2, tzinfo=UTC), "name": "ä"})
-    assert capsys.readouterr().out == '{\n  "at": "2026-01-02T00:00:00+00:00",\n  "name": "ä"\n}\n'
+    assert capsys.readouterr().out == '{\n  "at": "2026-01-02T00:00:00+00:00",\n  "name": "\\u00e4"\n}\n'
