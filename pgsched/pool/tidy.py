@@ -43,7 +43,7 @@ class Surroundings:
 
     def __init__(self, rearm: Callable[[], None]) -> None:
         self._rearm = rearm
-        self._directory = os.getcwd()
+        self._directory = _working_directory()
         self._umask = os.umask(0o22)
         os.umask(self._umask)
         self._environment = dict(os.environ)
@@ -76,11 +76,8 @@ class Surroundings:
             sys.setrecursionlimit(self._recursion)
         if _variables() != self._variables:
             self._restore_environment()
-        try:
-            if os.getcwd() != self._directory:
-                os.chdir(self._directory)
-        except OSError:
-            # The directory that the task went to is gone, or ours is.
+        if self._directory is not None and _working_directory() != self._directory:
+            # Ours may be gone by now.
             with contextlib.suppress(OSError):
                 os.chdir(self._directory)
 
@@ -103,6 +100,14 @@ class Surroundings:
             del os.environ[name]
         os.environ.update(self._environment)
         self._variables = _variables().copy()
+
+
+def _working_directory() -> str | None:
+    """None where it is gone: a deployment may remove the release that the supervisor was started in."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def _variables() -> dict[Any, Any]:

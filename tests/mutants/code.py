@@ -522,6 +522,13 @@ POOL: Final = (
         "",
         f"{DISPATCH}::test_a_stop_meant_for_another_claim_of_the_task_stops_nothing",
     ),
+    Mutant(
+        "directory-gone",
+        "pool/tidy.py",
+        "    except OSError:\n        return None\n",
+        "    except ZeroDivisionError:\n        return None\n",
+        f"{SLOTS}::test_a_working_directory_that_goes_while_the_pool_works",
+    ),
 )
 
 SUPERVISOR: Final = (

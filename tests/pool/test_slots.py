@@ -95,6 +95,24 @@ async def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
         os.chdir(here)
 
 
+async def test_a_working_directory_that_goes_while_the_pool_works(tmp_path: Path) -> None:
+    """A deployment removes the release that the supervisor was started in."""
+    here = Path.cwd()
+    release = tmp_path / "release"
+    release.mkdir()
+    os.chdir(release)
+    try:
+        async with pooled() as harness:
+            release.rmdir()
+            os.kill(harness.worker(), signal.SIGKILL)
+            await eventually_async(lambda: harness.died(1))
+            for _ in range(2):
+                assert await harness.value("add", '{"a": 1}') == "2"
+            assert harness.pool.restarts == {"idle": 1}
+    finally:
+        os.chdir(here)
+
+
 @METHODS
 @pytest.mark.parametrize("then", ["", "kept = [socket.socketpair() for _ in range(64)]"])
 async def test_an_app_that_closes_what_it_has_not_opened(method: str, then: str, tmp_path: Path) -> None:
