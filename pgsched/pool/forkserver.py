@@ -155,7 +155,7 @@ class Forkserver:
         os.dup2(output, 2)
         os.close(output)
         if self._app is not None:
-            worker.main(socket.socket(fileno=sock), self._app)
+            worker.main(wire.adopt(sock), self._app)
         os.dup2(sock, 0)
         os.execv(sys.executable, [sys.executable, "-m", "pgsched.pool.worker"])
 

@@ -66,6 +66,16 @@ class Run(NamedTuple):
     payload: str
 
 
+def adopt(descriptor: int) -> socket.socket:
+    """The socket behind a descriptor that this process was given, which is ours now.
+
+    It waits for as long as it takes: a timeout that the user's module has set for all new sockets is not for it.
+    """
+    sock = socket.socket(fileno=descriptor)
+    sock.settimeout(None)
+    return sock
+
+
 def encode_run(sequence: int, claim: Claim, timeout: float, due: float, brief: bool) -> bytes:
     """A Run as a record of any length."""
     task_type, queue, payload = claim.task_type.encode(), claim.queue.encode(), claim.payload.encode()

@@ -70,7 +70,7 @@ def _live(sock: socket.socket, app: App | None) -> int:
     page, tickets = descriptors
     runner = Runner(
         sock,
-        socket.socket(fileno=tickets),
+        wire.adopt(tickets),
         PageView(page),
         app.tasks,
         result_limit=told["result_limit"],

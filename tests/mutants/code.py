@@ -529,6 +529,13 @@ POOL: Final = (
         "    except ZeroDivisionError:\n        return None\n",
         f"{SLOTS}::test_a_working_directory_that_goes_while_the_pool_works",
     ),
+    Mutant(
+        "worker-socket-timeout",
+        "pool/wire.py",
+        "    sock.settimeout(None)\n",
+        "",
+        "pool/test_isolation.py::test_a_timeout_that_the_app_sets_for_its_sockets_is_not_for_the_worker_s_own",
+    ),
 )
 
 SUPERVISOR: Final = (

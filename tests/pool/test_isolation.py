@@ -1,5 +1,6 @@
 """A worker has nothing of the parent's, and a task finds nothing of the one before."""
 
+import asyncio
 import json
 import os
 import signal
@@ -197,6 +198,28 @@ async def test_f19_numeric_libraries_keep_to_one_thread_unless_told() -> None:
     assert environment({"OMP_NUM_THREADS": "4"}) == {"OMP_NUM_THREADS": "4"}
     assert environment({"MKL_NUM_THREADS": "4"})["MKL_NUM_THREADS"] == "4"
     assert environment({"MKL_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "1"
+
+
+@METHODS
+async def test_a_timeout_that_the_app_sets_for_its_sockets_is_not_for_the_worker_s_own(
+    method: str, tmp_path: Path
+) -> None:
+    source = """
+import os, socket
+socket.setdefaulttimeout(0.3)
+app = App()
+@app.task
+def pid() -> int:
+    return os.getpid()
+"""
+    harness = app_in(tmp_path, source, start_method=method)
+    await harness.pool.start()
+    pid = await harness.value("pid")
+    # The time itself is what must do no harm, to a worker that waits for a task.
+    await asyncio.sleep(1.0)
+    assert await harness.value("pid") == pid
+    assert not harness.pool.restarts
+    await harness.pool.stop()
 
 
 NUMERIC = """
