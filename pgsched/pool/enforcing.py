@@ -5,6 +5,7 @@ process table only for tasks that have a memory limit.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -17,6 +18,8 @@ SAMPLE: Final = 0.05
 """Seconds between two looks at the memory of a task that has a limit."""
 MEMORY_GRACE: Final = 0.5
 """Seconds from the soft signal to SIGKILL for such a task, at most: it may go on growing meanwhile."""
+_SPARING: Final = 50
+"""After an exact look at a task's memory there is none for so many times as long: the loop has other duties."""
 _MIB: Final = 1024 * 1024
 
 
@@ -42,6 +45,8 @@ class Enforcer:
         self._stop = stop
         self._kill = kill
         self._grace = grace
+        self._exact_at: dict[int, float] = {}
+        """By slot: when the memory of its task may be looked at exactly again."""
 
     def turn(self, now: float) -> float:
         """Enforce what is due; return when to look again, monotonic."""
@@ -65,10 +70,24 @@ class Enforcer:
             text = f"timed out after {slot.running.timeout:g} s"
             self._stop(slot, OutcomeKind.TIMED_OUT, text, self._grace)
         elif slot.memory is not None and slot.process is not None and slot.process.pid is not None:
-            used = limits.tree_memory(slot.process.pid, slot.memory)
+            used = self._memory(slot.number, slot.process.pid, slot.memory)
             if used > slot.memory:
                 text = f"over memory: {_size(used)} used, limit {_size(slot.memory)}"
                 self._stop(slot, OutcomeKind.OVER_MEMORY, text, min(self._grace, MEMORY_GRACE))
+
+    def _memory(self, slot: int, pid: int, limit: int) -> int:
+        """Bytes that a worker and what its task has started use together, found out at little cost to the loop."""
+        pids, total = limits.tree_memory(pid)
+        if total <= limit or len(pids) == 1:
+            return total
+        began = time.monotonic()
+        if began < self._exact_at.get(slot, 0.0):
+            # The last look has found it within its limit, and stands.
+            return limit
+        exact = limits.exact_memory(pids)
+        ended = time.monotonic()
+        self._exact_at[slot] = ended + max(SAMPLE, _SPARING * (ended - began))
+        return total if exact is None else exact
 
 
 def _size(count: int) -> str:

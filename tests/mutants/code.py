@@ -536,6 +536,20 @@ POOL: Final = (
         "",
         "pool/test_isolation.py::test_a_timeout_that_the_app_sets_for_its_sockets_is_not_for_the_worker_s_own",
     ),
+    Mutant(
+        "enforcer-exact-sparing",
+        "pool/enforcing.py",
+        "_SPARING * (ended - began)",
+        "0.0",
+        f"{LIMITS}::test_an_exact_look_at_memory_takes_a_small_part_of_the_time",
+    ),
+    Mutant(
+        "enforcer-exact-shared",
+        "pool/enforcing.py",
+        "return total if exact is None else exact",
+        "return total",
+        f"{LIMITS}::test_memory_that_processes_share_is_counted_once",
+    ),
 )
 
 SUPERVISOR: Final = (

@@ -456,14 +456,14 @@ def grow_below(megabytes: int) -> None:
 
 
 @app.task(memory="128MiB")
-def share(megabytes: int) -> int:
+def share(megabytes: int, seconds: float = 0.5) -> int:
     """Fork processes that share one block: together they use it once."""
     block = bytearray(megabytes * MIB)
     block[:: resource.getpagesize()] = b"x" * len(block[:: resource.getpagesize()])
     started = []
     for _ in range(3):
         if not (pid := os.fork()):
-            time.sleep(0.5)
+            time.sleep(seconds)
             os._exit(0)
         started.append(pid)
     for pid in started:

@@ -183,6 +183,29 @@ async def test_memory_that_processes_share_is_counted_once() -> None:
         assert outcome.kind is OutcomeKind.RETURNED, outcome
 
 
+async def test_an_exact_look_at_memory_takes_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes long to tell what many large processes share; the loop has others to look after."""
+    began: list[float] = []
+
+    def slow(pids: list[int]) -> int:
+        began.append(time.monotonic())
+        time.sleep(0.1)
+        return 0
+
+    monkeypatch.setattr(limits, "exact_memory", slow)
+    async with pooled() as harness:
+        harness.start("share", '{"megabytes": 70, "seconds": 600}')
+        await eventually_async(lambda: began)
+
+        def elapsed() -> float:
+            harness.pool.turn()
+            return time.monotonic() - began[0]
+
+        # Long enough for a dozen of looks, were there no bound.
+        await eventually_async(lambda: elapsed() >= 2)
+        assert len(began) <= 1 + elapsed() / 5
+
+
 @METHODS
 @pytest.mark.parametrize("how", ["group", "deep", "session"])
 async def test_f11_nothing_that_the_task_started_is_left(method: str, how: str) -> None:
