@@ -33,6 +33,7 @@ from pgsched.supervisor.parting import leave, settle_rest
 from pgsched.supervisor.pruning import Pruner
 from pgsched.supervisor.reaping import Reaper
 from pgsched.supervisor.sampling import Books, samplers
+from pgsched.supervisor.stopping import Stopping
 from pgsched.supervisor.tenure import Expiry, Renewal, race
 from pgsched.supervisor.vitals import Vitals
 from pgsched.supervisor.watching import Watcher
@@ -73,7 +74,7 @@ class Supervisor:
         self._trust = Trust(settings.lease)
         self._stop_asked = asyncio.Event()
         self._force_asked = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._stopping = Stopping(pool)
         self._feeder = Feeder(pool, self._backlog, self._durations, may=self._may_feed, fed=self._fed)
         self.changes = Changes(settings, pool, self._backlog, observer, version=version, give_back=self._give_back)
         self._concluder = Concluder(
@@ -234,21 +235,13 @@ class Supervisor:
         # The database gives the tasks away when the margin is over; by then nothing of ours may run.
         end = lease_clock() + margin(self.settings.lease) / 2
         # Under the next lease we may claim these very tasks again: not beside their own old workers.
-        await self._until_idle(
-            lambda: self._stop_running(OutcomeKind.CANCELLED, LEASE_LOST, grace=max(end - lease_clock(), 0.0))
+        stopped = self._stopping.until_idle(
+            lambda: self._stopping.stop(OutcomeKind.CANCELLED, LEASE_LOST, grace=max(end - lease_clock(), 0.0))
         )
-
-    def _stop_running(self, kind: OutcomeKind, reason: str, grace: float | None = None) -> None:
-        for running in self._pool.running():
-            claim = running.claim
-            self._pool.stop_task(claim.task_id, kind, reason, fence=claim.fence, grace=grace)
-
-    async def _until_idle(self, stop: Callable[[], None] = lambda: None) -> None:
-        """Wait; `stop` is called after each end too: what had been sent ahead, out of our reach, has begun then."""
-        while self._pool.running():
-            self._ended.clear()
-            stop()
-            await self._ended.wait()
+        # One that the kernel cannot end was sent SIGKILL by then: it runs no code any more, and its fence is old.
+        await race(stopped, asyncio.sleep(end - lease_clock() + END_WITHIN))
+        if left := [running.claim.task_id for running in self._pool.running()]:
+            self._observer.event("not_ended", logging.WARNING, tasks=left)
 
     async def _tend_pool(self) -> None:
         """Keep limits and slots, whatever the database does."""
@@ -267,9 +260,9 @@ class Supervisor:
         self._become(SupervisorState.DRAINING)
         await race(self._exchange.cease(), self._overdue())
         self._give_back_waiting()
-        await race(self._until_idle(), self._force_asked.wait(), asyncio.sleep(self.settings.drain_timeout))
+        await race(self._stopping.until_idle(), self._force_asked.wait(), asyncio.sleep(self.settings.drain_timeout))
         if self._pool.running() and not self._force_asked.is_set():
-            stopped = self._until_idle(lambda: self._stop_running(OutcomeKind.INTERRUPTED, "drain"))
+            stopped = self._stopping.until_idle(lambda: self._stopping.stop(OutcomeKind.INTERRUPTED, "drain"))
             # A worker that the kernel cannot end is left to `Pool.stop`.
             await race(stopped, self._force_asked.wait(), asyncio.sleep(self._pool.settings.grace + END_WITHIN))
         # Cut off, a claim that was committed would leave its rows under our name, and a release look like a fenced one.
@@ -314,7 +307,7 @@ class Supervisor:
 
     def on_outcomes(self, ended: list[Ended]) -> None:
         """What the pool calls, once for every claim dispatched."""
-        self._ended.set()
+        self._stopping.noted()
         self._concluder.ended(ended)
         self._feeder.soon()
 

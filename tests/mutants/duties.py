@@ -176,13 +176,13 @@ DUTIES: Final = (
     Mutant(
         "void-idle",
         "supervisor/supervisor.py",
-        "not beside their own old workers.\n        await self._until_idle(",
-        "not beside their own old workers.\n        (lambda stop: stop())(",
+        "        await race(stopped, asyncio.sleep(end - lease_clock() + END_WITHIN))\n",
+        "        await race(stopped, asyncio.sleep(0.0))\n",
         "unit/test_supervisor.py::test_a_lease_that_is_lost_takes_everything_with_it_before_the_next_one_begins",
     ),
     Mutant(
         "void-ahead",
-        "supervisor/supervisor.py",
+        "supervisor/stopping.py",
         "            stop()\n            await self._ended.wait()\n",
         "            await self._ended.wait()\n",
         "unit/test_supervisor.py::test_a_lease_that_is_lost_takes_everything_with_it_before_the_next_one_begins",
@@ -200,6 +200,13 @@ DUTIES: Final = (
         "race(stopped, self._force_asked.wait(), asyncio.sleep(self._pool.settings.grace + END_WITHIN))",
         "race(stopped, self._force_asked.wait())",
         "unit/test_supervisor.py::test_a_drain_does_not_wait_for_what_the_kernel_cannot_end",
+    ),
+    Mutant(
+        "void-unkillable",
+        "supervisor/supervisor.py",
+        "        await race(stopped, asyncio.sleep(end - lease_clock() + END_WITHIN))\n",
+        "        await race(stopped)\n",
+        "unit/test_supervisor.py::test_the_next_lease_does_not_wait_for_what_the_kernel_cannot_end",
     ),
     Mutant(
         "void-recall",

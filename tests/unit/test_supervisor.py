@@ -151,21 +151,36 @@ async def test_a_lease_that_is_lost_takes_everything_with_it_before_the_next_one
     served._holdings.add([claim(1), claim(2)])
     exchange: Any = LastWords()
     voided = asyncio.create_task(served._void(exchange, 7))
-    await asyncio.sleep(0)
+    for _ in range(9):
+        await asyncio.sleep(0)
     [(*stopped, grace)] = pool.stopped
     assert stopped == [2, OutcomeKind.CANCELLED, 1]
     assert grace == pytest.approx(margin(2.0) / 2, rel=0.1)
     assert (len(served._holdings), len(served._backlog), pool.recalls) == (0, 0, 1)
     assert exchange.supervisor_id == 0, "it is not given up: what ran counts as an attempt"
     pool.runs = [Running(claim(3), 0, 100, 0.0)]
-    served._ended.set()
-    for _ in range(3):
+    served._stopping.noted()
+    for _ in range(9):
         await asyncio.sleep(0)
     assert not voided.done(), "a task that had been sent ahead runs on"
     assert pool.stopped[-1][:2] == (3, OutcomeKind.CANCELLED)
     pool.runs = []
-    served._ended.set()
+    served._stopping.noted()
     await voided
+
+
+async def test_the_next_lease_does_not_wait_for_what_the_kernel_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsched.supervisor.supervisor.END_WITHIN", 0.01)
+    pool = RememberingPool()
+    pool.runs = [Running(claim(2), 0, 100, 5.0)]
+    served = supervisor(pool, SupervisorState.RUNNING)
+    told: list[tuple[str, object]] = []
+    monkeypatch.setattr(served._observer, "event", lambda name, level, **fields: told.append((name, fields)))
+    exchange: Any = LastWords()
+    began = lease_clock()
+    await asyncio.wait_for(served._void(exchange, 7), 20.0)
+    assert lease_clock() - began >= margin(2.0) / 2, "before that it may not have been sent SIGKILL"
+    assert told[1:] == [("not_ended", {"tasks": [2]})]
 
 
 async def test_a_drain_does_not_wait_for_what_the_kernel_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
