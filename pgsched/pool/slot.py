@@ -48,6 +48,8 @@ class Slot:
         """The stop that it was asked for."""
         self.kill_at = math.inf
         """When SIGKILL follows, whatever the state."""
+        self.killed_at = math.inf
+        """When SIGKILL was first sent to its worker."""
         self.due = 0.0
         """EMPTY: when to fill it."""
         self.ready = 0.0
@@ -93,7 +95,7 @@ class Slot:
         self.process = process
         self.ready = 0.0
         self.reason = self.worn = self.order = None
-        self.kill_at = math.inf
+        self.kill_at = self.killed_at = math.inf
         self.budget = budget
         self.tasks = self._sequence = self._output_from = 0
         self._salvaged.clear()
@@ -245,7 +247,9 @@ class Slot:
         # It has no tickets left, so there is room.
         self._process.dismiss()
 
-    def kill(self, reason: str, kind: OutcomeKind = OutcomeKind.CRASHED, text: str | None = None) -> list[int]:
+    def kill(
+        self, reason: str, now: float, kind: OutcomeKind = OutcomeKind.CRASHED, text: str | None = None
+    ) -> list[int]:
         """Send SIGKILL to the worker's process group and its descendants; these are returned.
 
         :param kind: what the running task's outcome will be, unless it was ordered to stop before.
@@ -253,6 +257,7 @@ class Slot:
         """
         self.reason = self.reason or reason
         self.kill_at = math.inf
+        self.killed_at = min(self.killed_at, now)
         if self.sent and self.order is None and text is not None:
             self.order = Order(self.sent[0].sequence, kind, text)
         if self.state is not SlotState.KILLING:
@@ -289,7 +294,7 @@ class Slot:
         self.sent.clear()
         self.process = None
         self.order = None
-        self.deadline = self.kill_at = math.inf
+        self.deadline = self.kill_at = self.killed_at = math.inf
         self.memory = None
         self.state = advance(SLOT, self.state, SlotState.EMPTY)
         return ended

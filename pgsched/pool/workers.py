@@ -104,7 +104,7 @@ class Workers:
 
     def retire(self) -> None:
         """Let worn workers go."""
-        for slot in retire(self.slots.values()):
+        for slot in retire(self.slots.values(), time.monotonic()):
             self.rest(slot)
 
     def resize(self, processes: int) -> None:
@@ -159,7 +159,7 @@ class Workers:
         if slot.process is not None and slot.process.pid is None:
             self.filler.give_up(slot, reason)
         else:
-            self.collector.expect_deaths(slot.kill(reason, kind, text))
+            self.collector.expect_deaths(slot.kill(reason, time.monotonic(), kind, text))
 
     def died(self, slot: Slot, process: Process, death: Death) -> None:
         """A worker has ended: its last reports count, then everything else that it had gets an outcome."""

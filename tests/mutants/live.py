@@ -285,4 +285,18 @@ LIVE: Final = (
         "while (descriptor := os.open(os.devnull, os.O_RDWR)) < 0:",
         "system/test_startup.py::test_what_workers_print_is_no_signal_where_streams_were_closed",
     ),
+    Mutant(
+        "retire-unkillable",
+        "pool/retiring.py",
+        " and now < slot.killed_at + ENDED_WITHIN",
+        "",
+        "pool/test_slot.py::test_a_worker_that_the_kernel_cannot_end_keeps_no_other_from_being_replaced",
+    ),
+    Mutant(
+        "retire-killed-first",
+        "pool/slot.py",
+        "self.killed_at = min(self.killed_at, now)",
+        "self.killed_at = now",
+        "pool/test_slot.py::test_a_worker_that_the_kernel_cannot_end_keeps_no_other_from_being_replaced",
+    ),
 )

@@ -12,6 +12,7 @@ from pgsched.model import Claim, Failure, OutcomeKind
 from pgsched.pool import deaths, limits, page, records, wire
 from pgsched.pool.deaths import OutOfMemory
 from pgsched.pool.process import Process
+from pgsched.pool.retiring import ENDED_WITHIN, MAX_TASKS, RELOADED, retire
 from pgsched.pool.slot import Slot
 from pgsched.pool.stream import Sink
 
@@ -147,3 +148,21 @@ def test_whether_the_kernel_killed_for_memory_is_not_guessed(
     monkeypatch.setattr(counters, "_read", lambda: now)
     assert counters.killed() is killed
     assert deaths.LOST.exit_code is None
+
+
+@pytest.mark.parametrize("worn", [MAX_TASKS, RELOADED])
+def test_a_worker_that_the_kernel_cannot_end_keeps_no_other_from_being_replaced(worn: str) -> None:
+    slots = [Slot(number) for number in range(2)]
+    for each in slots:
+        each.fill(Process(Sink()), math.inf)
+        each.booted(0.0, 0.0)
+        each.worn = worn
+    stuck, other = slots
+    # It was never born, so nothing happens to it.
+    assert stuck.kill("timed_out", 100.0) == []
+    stuck.kill("timed_out", 100.0 + ENDED_WITHIN)
+    assert retire(slots, 100.0) == []
+    assert retire(slots, 100.0 + ENDED_WITHIN) == [other]
+    for each in slots:
+        assert each.process is not None
+        each.process.close()
