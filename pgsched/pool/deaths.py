@@ -5,6 +5,7 @@ is said only where a counter proves it.
 """
 
 import contextlib
+import math
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Final, NamedTuple
 from pgsched.model import Failure
 
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+_ENDED_WITHIN: Final = 10.0
+"""Seconds after a kill for which the death of its victim may still be to come."""
 
 
 class Death(NamedTuple):
@@ -93,18 +96,25 @@ class OutOfMemory:
     def __init__(self) -> None:
         self._files = [path for path in _cgroup_files() if path.is_file()]
         self._seen = self._read()
+        self._rose_at = -math.inf
 
-    def look(self) -> None:
-        """Forget kills up to now; to be called every second or so."""
-        self._seen = self._read()
+    def look(self, now: float) -> None:
+        """Forget kills up to now, but for the time of the last; to be called every second or so."""
+        found = self._read()
+        if any(new > old for old, new in zip(self._seen, found, strict=True)):
+            self._rose_at = now
+        self._seen = found
 
-    def killed(self) -> bool | None:
+    def killed(self, now: float) -> bool | None:
         """Whether a worker that just died by SIGKILL was the kernel's victim; None when that is not known."""
-        before, now = self._seen, self._read()
-        if any(new > old for old, new in zip(before[1:], now[1:], strict=True)):
+        before, found = self._seen, self._read()
+        if any(new > old for old, new in zip(before[1:], found[1:], strict=True)):
             return True
+        # The kernel counts before it ends a process, which takes seconds where that has much memory.
+        if now < self._rose_at + _ENDED_WITHIN:
+            return None
         # The host's counter says nothing about who was killed, but if it stands still it was nobody.
-        return False if now[0] == before[0] >= 0 else None
+        return False if found[0] == before[0] >= 0 else None
 
     def _read(self) -> list[int]:
         return [_counter(Path("/proc/vmstat")), *map(_counter, self._files)]

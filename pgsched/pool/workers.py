@@ -177,7 +177,8 @@ class Workers:
         ours = slot.state in (SlotState.KILLING, SlotState.STOPPING)
         foreign = death.signal == signal.SIGKILL and not ours
         booting, tasks, unsent = slot.state is SlotState.BOOTING, slot.tasks, slot.tasks > sent
-        ended = slot.vacate(death, time.monotonic(), self._out_of_memory.killed() if foreign else False)
+        now = time.monotonic()
+        ended = slot.vacate(death, now, self._out_of_memory.killed(now) if foreign else False)
         crashed = [each for each in ended if each[1].pid is not None]
         reason = "crashed" if crashed and not ours else slot.reason or ("boot" if booting else "idle")
         self.restarts[reason] += 1
@@ -208,7 +209,7 @@ class Workers:
         self.collector.sweep(now)
         if now - self._looked_at >= TICK:
             self._looked_at = now
-            self._out_of_memory.look()
+            self._out_of_memory.look(now)
             self._tell_dropped()
         self.filler.turn(now)
         self.retire()

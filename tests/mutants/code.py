@@ -469,15 +469,15 @@ POOL: Final = (
     Mutant(
         "death-out-of-memory",
         "pool/deaths.py",
-        "return False if now[0] == before[0] >= 0 else None",
+        "return False if found[0] == before[0] >= 0 else None",
         "return False",
         "pool/test_slot.py::test_whether_the_kernel_killed_for_memory_is_not_guessed",
     ),
     Mutant(
         "death-oom-counter",
         "pool/deaths.py",
-        "            return True\n        # The host",
-        "            return None\n        # The host",
+        "            return True\n        # The kernel",
+        "            return None\n        # The kernel",
         "pool/test_slot.py::test_whether_the_kernel_killed_for_memory_is_not_guessed",
     ),
     Mutant(
@@ -549,6 +549,13 @@ POOL: Final = (
         "return total if exact is None else exact",
         "return total",
         f"{LIMITS}::test_memory_that_processes_share_is_counted_once",
+    ),
+    Mutant(
+        "oom-late-victim",
+        "pool/deaths.py",
+        "        if now < self._rose_at + _ENDED_WITHIN:\n            return None\n",
+        "",
+        "pool/test_slot.py::test_a_victim_that_takes_long_to_end_is_not_said_to_be_none",
     ),
 )
 

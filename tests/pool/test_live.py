@@ -224,7 +224,7 @@ async def test_a_worker_that_is_killed_in_a_slot_that_goes_has_crashed(
 ) -> None:
     async with pooled(processes=2) as harness:
         tasks = [await begun(harness, tmp_path, str(number)) for number in range(2)]
-        monkeypatch.setattr(harness.pool._workers._out_of_memory, "killed", lambda: True)
+        monkeypatch.setattr(harness.pool._workers._out_of_memory, "killed", lambda now: True)
         harness.pool.resize(1)
         [going] = [slot for slot in harness.pool._workers.slots.values() if slot.surplus]
         assert going.running is not None

@@ -146,8 +146,21 @@ def test_whether_the_kernel_killed_for_memory_is_not_guessed(
     counters = OutOfMemory()
     counters._seen = before
     monkeypatch.setattr(counters, "_read", lambda: now)
-    assert counters.killed() is killed
+    assert counters.killed(0.0) is killed
     assert deaths.LOST.exit_code is None
+
+
+@pytest.mark.parametrize("counted", [[6, 2], [6, 1]])
+def test_a_victim_that_takes_long_to_end_is_not_said_to_be_none(
+    counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = OutOfMemory()
+    counters._seen = [5, 1]
+    monkeypatch.setattr(counters, "_read", lambda: counted)
+    for now in (100.0, 101.0, 102.0):
+        counters.look(now)
+    assert counters.killed(102.5) is None
+    assert counters.killed(200.0) is False
 
 
 @pytest.mark.parametrize("worn", [MAX_TASKS, RELOADED])
