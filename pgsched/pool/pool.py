@@ -99,7 +99,7 @@ class Pool:
     @property
     def restarts(self) -> Counter[str]:
         """Ends of workers by reason: crashed, idle, boot, boot_timeout, protocol; timed_out, over_memory, cancelled,
-        interrupted; max_tasks, max_memory, reloaded, resized, stopped."""
+        interrupted; max_tasks, max_memory, no_descriptors, reloaded, resized, stopped."""
         return self._workers.restarts
 
     def free(self) -> int:

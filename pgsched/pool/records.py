@@ -19,6 +19,8 @@ RAISED: Final = 1
 
 WORN: Final = 1
 """Flag of a report: the worker has grown over its memory size."""
+SPENT: Final = 2
+"""Flag of a report: the worker can open nothing more."""
 
 HEAD: Final = struct.Struct("<Bd")
 """What stands before the records of a frame."""

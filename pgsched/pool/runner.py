@@ -4,6 +4,7 @@ The main thread does everything: a task's function is called in it, and the soft
 function does with exceptions ends here as text. Nothing of the parent is known but its frames and the control page.
 """
 
+import errno
 import faulthandler
 import inspect
 import math
@@ -36,7 +37,8 @@ SOFT_SIGNAL: Final = signal.SIGXCPU
 LOST_PARENT: Final = 70
 """Exit code of a worker whose socket does not work any more."""
 _WEIGHED_EVERY: Final = 0.2
-"""Seconds between two looks at our own size."""
+"""Seconds between two looks at our own size, and after brief tasks at anything."""
+_SPENT: Final = (errno.EMFILE, errno.ENFILE)
 _PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 _FRAMES: Final = (__file__,)
 
@@ -195,7 +197,7 @@ class Runner:
         seconds = ended - started
         if self._recorder is not None:
             self._record(run.task_type, status, seconds, started - run.due)
-        flags = records.WORN if self._max_memory is not None and self._is_worn(self._max_memory) else 0
+        flags = self._wear(run.brief, ended)
         return records.encode_report(sequence, code, flags, seconds, body), ended, code == records.RAISED
 
     def _call(self, run: wire.Run) -> str:
@@ -259,14 +261,23 @@ class Runner:
             self._recorder = None
             sys.stderr.write(f"pgsched: metrics of this worker are switched off: {error_line(error)}\n")
 
-    def _is_worn(self, limit: int) -> bool:
-        now = time.monotonic()
-        if now - self._weighed_at < _WEIGHED_EVERY:
-            return False
-        self._weighed_at = now
-        with open("/proc/self/statm", "rb") as file:
-            size = int(file.read().split()[1]) * _PAGE_SIZE
-        return size > limit
+    def _wear(self, brief: bool, now: float) -> int:
+        """Why another worker should have the next tasks, as flags of a report; not looked for after each brief task."""
+        due = now - self._weighed_at >= _WEIGHED_EVERY
+        if brief and not due:
+            return 0
+        if due:
+            self._weighed_at = now
+        try:
+            # A large payload comes with a descriptor, or not at all.
+            os.close(os.dup(self._page.descriptor))
+            if not due or self._max_memory is None:
+                return 0
+            with open("/proc/self/statm", "rb") as file:
+                size = int(file.read().split()[1]) * _PAGE_SIZE
+        except OSError as error:
+            return records.SPENT if error.errno in _SPENT else 0
+        return records.WORN if size > self._max_memory else 0
 
     def _quit(self, error: OSError | None) -> NoReturn:
         if error is not None:

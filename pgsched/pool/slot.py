@@ -27,6 +27,8 @@ STAGED_SIZE: Final = 32 * 1024
 """Bytes of runs that are not kept back for others to travel with them."""
 MAX_MEMORY: Final = "max_memory"
 """Why a worker is worn that has grown too large."""
+NO_DESCRIPTORS: Final = "no_descriptors"
+"""Why one is worn whose tasks have left so many files open that it can open nothing more."""
 
 
 class Slot:
@@ -204,8 +206,8 @@ class Slot:
         process, order, used = self._process, self.order, cpu_seconds - self.meter.cpu_before
         outcomes = [reported(report, order, process, self.number, used, self._output_from) for report in reports]
         claims = [self.sent.popleft().claim for _ in reports]
-        if any(report.flags & records.WORN for report in reports):
-            self.worn = self.worn or MAX_MEMORY
+        if flags := [report.flags for report in reports if report.flags]:
+            self.worn = self.worn or (NO_DESCRIPTORS if flags[0] & records.SPENT else MAX_MEMORY)
         self.tasks += len(reports)
         self.full = False
         self.order = None

@@ -557,6 +557,27 @@ POOL: Final = (
         "",
         "pool/test_slot.py::test_a_victim_that_takes_long_to_end_is_not_said_to_be_none",
     ),
+    Mutant(
+        "worn-descriptors",
+        "pool/runner.py",
+        "            os.close(os.dup(self._page.descriptor))\n",
+        "",
+        f"{DEATHS}::test_a_worker_without_descriptors_loses_no_task",
+    ),
+    Mutant(
+        "worn-closed",
+        "pool/runner.py",
+        "records.SPENT if error.errno in _SPENT else 0",
+        "records.SPENT",
+        "pool/test_outcomes.py::test_a_task_that_closes_the_worker_s_socket_costs_its_worker",
+    ),
+    Mutant(
+        "worn-unguarded",
+        "pool/runner.py",
+        "            return records.SPENT if error.errno in _SPENT else 0\n",
+        "            raise\n",
+        f"{DEATHS}::test_a_worker_without_descriptors_loses_no_task",
+    ),
 )
 
 SUPERVISOR: Final = (

@@ -1,5 +1,6 @@
 """The app of the pool's tests: tasks that do what tasks should not do. Imported by forkservers and workers only."""
 
+import contextlib
 import ctypes
 import decimal
 import faulthandler
@@ -414,6 +415,16 @@ def scribble(rubbish: str) -> None:
 def close_everything(size: int = 0) -> str:
     os.closerange(3, 256)
     return "x" * size
+
+
+@app.task
+def spend_descriptors(seconds: float) -> None:
+    """Leave open as many as there may be."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    with contextlib.suppress(OSError):
+        while True:
+            os.dup(0)
+    time.sleep(seconds)
 
 
 _seized: list[socket.socket] = []

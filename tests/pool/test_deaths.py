@@ -479,6 +479,19 @@ async def test_a_task_that_takes_its_workers_sockets_is_told_so(method: str, tas
             await refilled(harness, pid)
 
 
+@METHODS
+@pytest.mark.parametrize("max_memory", [1024**3, None])
+async def test_a_worker_without_descriptors_loses_no_task(method: str, max_memory: int | None) -> None:
+    async with pooled(start_method=method, max_memory_per_worker=max_memory) as harness:
+        # Long enough for a look at the worker's size, which needs a descriptor.
+        outcome = await harness.run("spend_descriptors", '{"seconds": 0.3}')
+        assert outcome.kind is OutcomeKind.RETURNED, outcome
+        # So does a payload of this size.
+        text = "x" * 100_000
+        assert await harness.value("echo", json.dumps({"value": text})) == f'"{text}"'
+        assert harness.pool.restarts == {"no_descriptors": 1}
+
+
 @pytest.mark.usefixtures("no_ticks")
 async def test_tasks_that_spoil_their_worker_and_return_do_not_end_the_pool() -> None:
     async with pooled() as harness:
