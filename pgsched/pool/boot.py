@@ -117,12 +117,24 @@ def load_beside(spec: str, sock: socket.socket) -> App:
     try:
         return load(spec)
     finally:
+        # What was printed would be printed by each process that is forked from here, or by none.
+        flush()
         try:
             ours = os.fstat(sock.fileno()).st_ino == inode
         except OSError:
             ours = False
         if not ours:
             os._exit(CUT)
+
+
+def flush() -> None:
+    """Let nothing that was printed wait in this process."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            # Closed by the app or a task, or nobody reads it any more.
+            continue
 
 
 def describe_tasks(app: App) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def main(sock: socket.socket, app: App | None = None) -> NoReturn:
         sys.stderr.write(f"pgsched: worker failed: {error_line(error)}\n")
     finally:
         # Whatever the user's module left for the interpreter's exit belongs to the forkserver, or may wait for ever.
-        _flush()
+        boot.flush()
         os._exit(code)
 
 
@@ -95,15 +95,6 @@ def _line_buffered() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            # Closed by a task, or nobody reads it any more.
-            continue
 
 
 def _spawned() -> NoReturn:

@@ -16,6 +16,7 @@ WIRE: Final = "pool/test_wire.py"
 DEATHS: Final = "pool/test_deaths.py"
 LIMITS: Final = "pool/test_limits.py"
 SLOTS: Final = "pool/test_slots.py"
+OUTPUT: Final = "pool/test_output.py"
 DISPATCH: Final = "pool/test_dispatch.py"
 CONNECTION: Final = "store/test_connection.py"
 PASSWORDS: Final = "store/test_passwords.py"
@@ -577,6 +578,13 @@ POOL: Final = (
         "            return records.SPENT if error.errno in _SPENT else 0\n",
         "            raise\n",
         f"{DEATHS}::test_a_worker_without_descriptors_loses_no_task",
+    ),
+    Mutant(
+        "import-flush",
+        "pool/boot.py",
+        "or by none.\n        flush()\n",
+        "or by none.\n",
+        f"{OUTPUT}::test_what_the_app_prints_when_it_is_imported_is_printed_once",
     ),
 )
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from pgsched.errors import AppError
 from pgsched.model import OutcomeKind
 from pgsched.pool.stream import TAIL, Sink, Stream
-from tests.pool.conftest import pooled
+from tests.pool.conftest import app_in, pooled
 from tests.support import ROOT, eventually, eventually_async
 
 
@@ -123,6 +124,29 @@ async def test_lines_of_workers_are_passed_on_whole(capfd: pytest.CaptureFixture
         await eventually_async(lambda: len(harness.outcomes) == 20)
         await harness.run("say", '{"words": "no end of line", "stream": "stdout"}')
     assert sorted(capfd.readouterr().err.splitlines()) == sorted([f"line {n}" for n in range(20)] + ["no end of line"])
+
+
+async def test_what_the_app_prints_when_it_is_imported_is_printed_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    harness = app_in(tmp_path, "print('once')\napp = App()", processes=3)
+    await harness.pool.start()
+    os.kill(harness.worker(), signal.SIGKILL)
+    await eventually_async(lambda: harness.died(1))
+    await harness.free(3)
+    await harness.pool.stop()
+    assert capfd.readouterr().err == "once\n"
+
+
+async def test_what_the_app_prints_before_its_import_fails_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    harness = app_in(tmp_path, "print('once')\nraise ValueError")
+    with pytest.raises(AppError):
+        await harness.pool.start()
+    assert capfd.readouterr().err == "once\n"
 
 
 async def test_the_tail_belongs_to_the_attempt() -> None:
