@@ -134,7 +134,8 @@ class Filler:
         slot.abandon()
         slot.due = time.monotonic()
         if reason == BOOT_TIMEOUT:
-            self._keeper.kill()
+            limit = self._settings.boot_timeout
+            self._keeper.kill(PoolError(f"the forkserver did not fork within the boot timeout of {limit:g} s"))
 
     def emptied(self, slot: Slot, death: Death, *, under_task: bool) -> None:
         """A slot has lost its worker: decide when it gets another."""

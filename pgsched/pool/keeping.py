@@ -96,12 +96,9 @@ class Keeper:
             return self._due if self._launcher is None else self._load_by
         if now >= self._load_by:
             self._load_by = math.inf
-            if self._settings.start_method == "spawn":
-                limit = self._settings.boot_timeout
-                self._error = PoolError(f"the forkserver was not ready after the boot timeout of {limit:g} s")
-            else:
-                self._error = import_overdue(self._settings)
-            self._launcher.kill()
+            limit = self._settings.boot_timeout
+            late = PoolError(f"the forkserver was not ready after the boot timeout of {limit:g} s")
+            self.kill(late if self._settings.start_method == "spawn" else import_overdue(self._settings))
         return self._load_by
 
     def fork(self, number: int, ends: list[int]) -> bool:
@@ -113,9 +110,13 @@ class Keeper:
         if self._launcher is not None:
             self._launcher.gone(pid)
 
-    def kill(self) -> None:
-        """The forkserver does not do its work: have another."""
+    def kill(self, error: PgschedError) -> None:
+        """The forkserver does not do its work: have another.
+
+        :param error: what is told of its end.
+        """
         if self._launcher is not None:
+            self._error = error
             self._launcher.kill()
 
     def take_over(self, owner: Owner, on_event: Event) -> None:
@@ -131,7 +132,8 @@ class Keeper:
     def retire(self) -> None:
         """Kill the forkserver, for another has its place; what it has made stays, and its end is nobody's concern."""
         self._closed = True
-        self.kill()
+        if self._launcher is not None:
+            self._launcher.kill()
 
     async def end(self, within: float) -> None:
         """End the forkserver for good, politely for so many seconds, and wait for that."""
@@ -174,8 +176,8 @@ class Keeper:
             return
         try:
             messages = launcher.messages()
-        except ProtocolError:
-            launcher.kill()
+        except ProtocolError as error:
+            self.kill(PoolError(f"the forkserver's socket was written to by something else: {error}"))
             return
         for message in messages:
             match message:
@@ -183,8 +185,7 @@ class Keeper:
                     self._loaded(message)
                 case Loaded():
                     now = f"pgsched {message.version} is installed now"
-                    self._error = PoolError(f"{now}, and this supervisor is {self.version}: restart it")
-                    launcher.kill()
+                    self.kill(PoolError(f"{now}, and this supervisor is {self.version}: restart it"))
                 case NotLoaded():
                     self._error = app_error(message.error, message.details)
                 case Forked():

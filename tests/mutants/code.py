@@ -586,6 +586,13 @@ POOL: Final = (
         "or by none.\n",
         f"{OUTPUT}::test_what_the_app_prints_when_it_is_imported_is_printed_once",
     ),
+    Mutant(
+        "fork-timeout-told",
+        "pool/keeping.py",
+        "            self._error = error\n            self._launcher.kill()",
+        "            self._launcher.kill()",
+        f"{SLOTS}::test_a_forkserver_that_cannot_fork_in_time_is_told_so",
+    ),
 )
 
 SUPERVISOR: Final = (

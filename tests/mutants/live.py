@@ -154,8 +154,8 @@ LIVE: Final = (
     Mutant(
         "live-retired-quietly",
         "pool/keeping.py",
-        "        self._closed = True\n        self.kill()\n",
-        "        self.kill()\n",
+        "        self._closed = True\n        if self._launcher is not None:\n",
+        "        if self._launcher is not None:\n",
         f"{POOL}::test_new_code_is_taken_and_a_running_task_ends_in_the_old",
     ),
     Mutant(

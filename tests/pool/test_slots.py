@@ -261,6 +261,17 @@ async def test_a_forkserver_that_does_not_answer_is_replaced() -> None:
         assert gone(forkserver)
 
 
+async def test_a_forkserver_that_cannot_fork_in_time_is_told_so(tmp_path: Path) -> None:
+    source = """
+import os, time
+app = App()
+os.register_at_fork(before=lambda: time.sleep(600))
+"""
+    harness = app_in(tmp_path, source, boot_timeout=4.0)
+    with pytest.raises(PoolError, match=r"the forkserver did not fork within the boot timeout of 4 s"):
+        await harness.pool.start()
+
+
 async def test_the_number_of_slots_can_be_lowered_while_workers_boot() -> None:
     async with pooled(processes=4) as harness:
         os.kill(harness.forkserver, signal.SIGSTOP)
