@@ -244,7 +244,8 @@ class Filler:
         if pending is None or pending[0].process is not pending[1]:
             if message.pid is not None:
                 # It ends when it finds its socket closed.
-                self._collector.watch(message.pid, lambda _death: None)
+                late = message.pid
+                self._collector.watch(late, lambda _death: self.gone(late))
             return
         slot, process = pending
         if message.pid is None:

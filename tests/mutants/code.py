@@ -593,6 +593,13 @@ POOL: Final = (
         "            self._launcher.kill()",
         f"{SLOTS}::test_a_forkserver_that_cannot_fork_in_time_is_told_so",
     ),
+    Mutant(
+        "late-worker-gone",
+        "pool/filling.py",
+        "lambda _death: self.gone(late)",
+        "lambda _death: None",
+        f"{SLOTS}::test_the_forkserver_forgets_a_worker_that_was_born_too_late",
+    ),
 )
 
 SUPERVISOR: Final = (

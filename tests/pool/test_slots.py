@@ -16,6 +16,7 @@ import pytest
 
 from pgsched.errors import AppError, PoolError
 from pgsched.model import OutcomeKind
+from pgsched.pool.launcher import Forked
 from tests.pool.conftest import Harness, app_in, pooled
 from tests.support import FULL, ROOT, eventually_async, gone
 
@@ -283,6 +284,37 @@ async def test_the_number_of_slots_can_be_lowered_while_workers_boot() -> None:
         os.kill(harness.forkserver, signal.SIGCONT)
         await harness.free(1)
         assert await harness.value("add", '{"a": 1}') == "2"
+
+
+async def test_the_forkserver_forgets_a_worker_that_was_born_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would kill, when the supervisor has gone, whoever has that number by then."""
+    async with pooled(processes=2) as harness:
+        killed = harness.workers()
+        filler = harness.pool._workers.filler
+        born: list[int | None] = []
+        forgotten: list[int] = []
+        forked, gone = filler.forked, filler._keeper.gone
+
+        def answered(message: Forked) -> None:
+            born.append(message.pid)
+            forked(message)
+
+        def collected(pid: int) -> None:
+            forgotten.append(pid)
+            gone(pid)
+
+        monkeypatch.setattr(filler, "forked", answered)
+        monkeypatch.setattr(filler._keeper, "gone", collected)
+        os.kill(harness.forkserver, signal.SIGSTOP)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        await eventually_async(lambda: harness.pool.slots()["booting"] == 2)
+        harness.pool.resize(1)
+        os.kill(harness.forkserver, signal.SIGCONT)
+        await harness.free(1)
+        await eventually_async(lambda: len(born) == 2)
+        late = {*born} - {harness.worker()}
+        await eventually_async(lambda: {*forgotten} == {*killed, *late})
 
 
 async def test_a_forkserver_with_threads_is_told(tmp_path: Path) -> None:
