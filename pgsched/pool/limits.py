@@ -98,7 +98,7 @@ def tree_memory(pid: int) -> tuple[list[int], int]:
 def exact_memory(pids: list[int]) -> int | None:
     """Bytes that processes use together; None where that cannot be told.
 
-    Not for every turn: the kernel walks over their page tables, which takes it 65 ms for each GiB.
+    Not for every turn: the kernel walks over their page tables, which takes it some 50 ms for each GiB.
     """
     shares = [_proportional(pid) for pid in pids]
     return None if None in shares else sum(share for share in shares if share is not None)
