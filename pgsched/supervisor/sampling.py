@@ -7,10 +7,10 @@ and told as NaN: a figure that has stopped to move would pass for a true one.
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.pool.pool import Pool
 from pgsched.rules.lease import Trust
-from pgsched.store.store import Store
+from pgsched.store.store import Depths, Store
 from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.duty import Duty
 from pgsched.supervisor.observer import Observer
@@ -19,6 +19,8 @@ OWN_INTERVAL = 1.0
 """Seconds between samples of what the supervisor itself knows."""
 INTERVAL = 5.0
 """Seconds between samples of the queues."""
+SHARE = 100
+"""In the long run a count that takes too long is not repeated more often than this many times its own duration."""
 BURDEN_INTERVAL = 30.0
 """Seconds between samples of what moves by the minute."""
 MOST_NAMES = 200
@@ -82,20 +84,34 @@ class Bounded:
 class Sampler:
     """Samples how much there is to do."""
 
-    def __init__(self, store: Store, observer: Observer) -> None:
+    def __init__(self, store: Store, observer: Observer, *, clock: Callable[[], float] = lease_clock) -> None:
         self._store = store
         self._observer = observer
+        self._clock = clock
         self._queues = Bounded()
         self._types = Bounded()
+        self._late = 0
+        """Counts in a row that took too long."""
 
     async def turn(self) -> float:
-        """Report how much there is in each queue and due of each type; return the interval.
+        """Report how much there is in each queue and due of each type; return the seconds to wait.
 
         :raises DatabaseError: nobody knows.
         """
+        began = self._clock()
+        try:
+            self._report(await self._depths())
+        except DeadlineError:
+            # Once may be the server's bad moment; a table that is too slow to count must not be counted all the time.
+            self._late += 1
+            return max(min(INTERVAL * 2.0 ** min(self._late, 30), SHARE * (self._clock() - began)), INTERVAL)
+        self._late = 0
+        return INTERVAL
+
+    async def _depths(self) -> Depths:
         report = self._observer.sampled
         try:
-            depths = await self._store.depth()
+            return await self._store.depth()
         except DatabaseError:
             for queue in self._queues.names:
                 report("queue_depth", math.nan, queue=queue, state="queued")
@@ -104,6 +120,9 @@ class Sampler:
             for task_type in self._types.names:
                 report("due_tasks", math.nan, task_type=task_type)
             raise
+
+    def _report(self, depths: Depths) -> None:
+        report = self._observer.sampled
         # A queue that has run empty is in no row any more, and must not keep its last figures.
         queues = {depth.queue: depth for depth in depths.queues}
         for series, names in self._queues.group(queues).items():
@@ -113,7 +132,6 @@ class Sampler:
             report("oldest_due_seconds", max((member.oldest_due for member in members), default=0.0), queue=series)
         for series, names in self._types.group(depths.due).items():
             report("due_tasks", sum(depths.due[name] for name in names), task_type=series)
-        return INTERVAL
 
 
 class BurdenSampler:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from pgsched.errors import DatabaseError
+from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.rules.lease import Trust
 from pgsched.store.store import Burden, Depth, Depths, TableSize
 from pgsched.supervisor import sampling
 from pgsched.supervisor.clock import lease_clock
-from pgsched.supervisor.sampling import MOST_NAMES, OTHER, Books, BurdenSampler, Sampler
+from pgsched.supervisor.sampling import INTERVAL, MOST_NAMES, OTHER, SHARE, Books, BurdenSampler, Sampler
 from tests.unit.test_supervisor import Deaf
 
 
@@ -90,6 +90,30 @@ async def test_what_cannot_be_counted_is_unknown_and_known_again_later(gauges: G
     assert all(map(math.isnan, gauges.values.values()))
     store.depths = known
     await sampler.turn()
+    assert gauges.values["due_tasks", "send"] == 4
+
+
+async def test_a_count_that_takes_too_long_is_repeated_ever_more_seldom(
+    gauges: Gauges, store: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the first time it may be the server's bad moment; in the long run it takes a hundredth of the time."""
+    now = 0.0
+
+    async def late() -> Depths:
+        nonlocal now
+        now += 9.0
+        raise DeadlineError("canceling statement due to statement timeout")
+
+    sampler = Sampler(store, gauges, clock=lambda: now)  # type: ignore[arg-type]
+    store.depths = Depths([Depth("mail", 5, 2, 30.0)], {"send": 4})
+    await sampler.turn()
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "depth", late)
+        pauses = [await sampler.turn() for _ in range(10)]
+    assert pauses[:3] == [2 * INTERVAL, 4 * INTERVAL, 8 * INTERVAL]
+    assert pauses[-1] == SHARE * 9.0
+    assert all(map(math.isnan, gauges.values.values()))
+    assert await sampler.turn() == INTERVAL
     assert gauges.values["due_tasks", "send"] == 4
 
 
