@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from pgsched.errors import DatabaseError, LockedError
+from pgsched.errors import DatabaseError, DeadlineError, LockedError
 from pgsched.model import Group, Verdict, VerdictKind, Want
 from pgsched.rules.demand import LIMITS, Durations, Plan, plan
 from pgsched.rules.lease import Trust
@@ -167,7 +167,16 @@ class Exchange:
 
     async def _settle_and_claim(self) -> None:
         self._trust_or_lose()
-        groups = await self._due_groups() if self.claiming else []
+        groups: list[Group] = []
+        failure: DatabaseError | None = None
+        try:
+            groups = await self._due_groups() if self.claiming else []
+        except DatabaseError as error:
+            # Whatever keeps us from seeing what is due, what has ended is to be written.
+            failure = error
+            if isinstance(error, DeadlineError):
+                self._survey.late(self.clock())
+                groups = self._survey.due(self.clock())
         if not self.claiming:
             # A drain began while the groups were looked up.
             groups = []
@@ -177,6 +186,11 @@ class Exchange:
             wants, total = [], 0
         if parcel.verdicts or wants:
             await self._exchange(parcel, wants, total)
+            if isinstance(failure, DeadlineError):
+                # The database is there, and the store has told that it was late.
+                return
+        if failure is not None:
+            raise failure
 
     def _plan(self, groups: list[Group]) -> Plan:
         decided = plan(

@@ -185,7 +185,7 @@ class Rest:
         self._looked_at = now = self._clock()
         if self._survey.next_due(now) <= 0:
             return
-        if self._wakeups.streaming(now):
+        if self._wakeups.streaming(now) or self._survey.blind:
             self._survey.woken(now)
         else:
             self._survey.doubt()

@@ -24,6 +24,9 @@ FUTILE = 0.001
 :data:`FULL_SCAN`. Somebody may keep a due row locked for minutes."""
 REFUSED_FOR = 5.0
 """Seconds in which a group is left alone of which the table does not let the next row be claimed."""
+LONGEST_BLIND = 60.0
+"""Seconds that a scan is put off by at most when the ones before took too long to bring anything; the first time
+:data:`LONGEST_WAIT`, then twice as long each time."""
 REMEMBERED = 64
 """Groups that have run empty and are still tried on a wake-up, before any scan."""
 
@@ -54,6 +57,8 @@ class Survey:
         self._futile = 0
         """Claims in a row that brought nothing, with no hint between them."""
         self._interval = FULL_SCAN
+        self._late = 0
+        """Full scans in a row that took too long."""
         self._tried = False
         self._incomplete = True
         self._hinted = False
@@ -77,6 +82,21 @@ class Survey:
         self._interval = min(max(FULL_THRIFT * seconds, FULL_SCAN), LONGEST_WAIT)
         self._thrifty_at = max(self._thrifty_at, now - (BURST - 1) * self._space) + self._space
         self._tried = self._incomplete = False
+        self._late = 0
+
+    def late(self, now: float) -> None:
+        """A full scan took too long and said nothing: until one does, remembered groups are tried by their floors."""
+        self._space = self._interval = min(LONGEST_WAIT * 2.0 ** min(self._late, 30), LONGEST_BLIND)
+        self._late += 1
+        self._scanned_at = now
+        self._thrifty_at = now + self._space
+        self._incomplete = True
+        self._revive(now)
+
+    @property
+    def blind(self) -> bool:
+        """Whether scans take too long."""
+        return self._late > 0
 
     def wants_scan(self, now: float) -> bool:
         """Whether a full scan should come before the next claim.
@@ -163,11 +183,15 @@ class Survey:
         self._incomplete = True
         if self._futile:
             self._futile = 0
-            self._thrifty_at = min(self._thrifty_at, now)
+            if not self.blind:
+                self._thrifty_at = min(self._thrifty_at, now)
         if self.next_due(now) > 0:
-            for key, known in self._known.items():
-                known.due_at = self._refused.get(key, now)
+            self._revive(now)
             self._hinted = True
+
+    def _revive(self, now: float) -> None:
+        for key, known in self._known.items():
+            known.due_at = self._refused.get(key, now)
 
     def requeued(self, claim: Claim, due_at: float) -> None:
         """A claim went back into its group, above the floor, and is due again then: no scan needs to find it."""

@@ -6,6 +6,50 @@ from tests.mutants.mutant import Mutant
 
 DUTIES: Final = (
     Mutant(
+        "scan-failed-verdicts",
+        "supervisor/exchange.py",
+        "            failure = error\n",
+        "            raise\n",
+        "unit/test_exchange.py::test_a_scan_that_fails_is_told_when_the_verdicts_are_written",
+    ),
+    Mutant(
+        "scan-late-groups",
+        "supervisor/exchange.py",
+        "                groups = self._survey.due(self.clock())\n",
+        "",
+        "unit/test_exchange.py::"
+        "test_a_scan_that_takes_too_long_holds_up_neither_verdicts_nor_claims_of_what_is_remembered",
+    ),
+    Mutant(
+        "scan-late-looks",
+        "supervisor/resting.py",
+        "self._wakeups.streaming(now) or self._survey.blind:",
+        "self._wakeups.streaming(now):",
+        "unit/test_exchange.py::"
+        "test_a_scan_that_takes_too_long_holds_up_neither_verdicts_nor_claims_of_what_is_remembered",
+    ),
+    Mutant(
+        "survey-late",
+        "supervisor/survey.py",
+        "        self._thrifty_at = now + self._space\n",
+        "",
+        "unit/test_survey.py::test_a_scan_that_takes_too_long_is_put_off_longer_each_time_until_one_comes_to_its_end",
+    ),
+    Mutant(
+        "survey-late-hint",
+        "supervisor/survey.py",
+        "            if not self.blind:\n",
+        "            if True:\n",
+        "unit/test_survey.py::test_a_hint_after_a_claim_in_vain_does_not_bring_back_a_scan_that_takes_too_long",
+    ),
+    Mutant(
+        "sample-late",
+        "supervisor/sampling.py",
+        "        except DeadlineError:\n            # Once",
+        "        except ZeroDivisionError:\n            # Once",
+        "unit/test_sampling.py::test_a_count_that_takes_too_long_is_repeated_ever_more_seldom",
+    ),
+    Mutant(
         "survey-remembered",
         "supervisor/survey.py",
         "[:-REMEMBERED]",

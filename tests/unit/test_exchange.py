@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pgsched.errors import DatabaseError, LockedError
+from pgsched.errors import DatabaseError, DeadlineError, LockedError
 from pgsched.model import Claim, Group, Horizon, Outcome, Retry, Verdict, VerdictKind, Want
 from pgsched.rules.demand import Durations
 from pgsched.rules.latecomers import SOONEST
 from pgsched.rules.lease import Trust
-from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL
+from pgsched.rules.wakeups import CALM, CROWD_HINTS, LULL, STREAM
 from pgsched.store.store import Exchanged, Readied
 from pgsched.supervisor import resting
 from pgsched.supervisor.backlog import Backlog
@@ -20,6 +20,7 @@ from pgsched.supervisor.exchange import STRAYS_FOR, Exchange, LeaseLostError
 from pgsched.supervisor.holdings import Holdings
 from pgsched.supervisor.parting import leave, settle_rest
 from pgsched.supervisor.resting import LOOK, PLENTY, PREFERENCE
+from pgsched.supervisor.survey import FULL_SCAN
 from pgsched.supervisor.unwritten import BATCH
 
 
@@ -713,3 +714,58 @@ def test_a_lease_is_given_up_after_what_might_be_ours_by_mistake(bench: Bench, f
     bench.run(leave(store, bench.heard, 7, 2))
     assert told == (["not_deregistered"] if failures == 2 else [])
     assert bench.store.calls == ([("strays", 7, []), ("deregister", 7)] if failures < 2 else [])
+
+
+def blind(bench: Bench, failure: DatabaseError) -> None:
+    """From now on no scan says what is due."""
+
+    async def discover(*_: Any) -> list[Group]:
+        bench.store.calls.append(("discover",))
+        raise failure
+
+    bench.store.discover = discover  # type: ignore[assignment]
+
+
+def test_a_scan_that_takes_too_long_holds_up_neither_verdicts_nor_claims_of_what_is_remembered(bench: Bench) -> None:
+    """Somebody keeps an old snapshot, and so dead entries that each scan walks over."""
+    bench.feed = bench.backlog.take_all
+    bench.store.ready = [claim(1), claim(2)]
+    bench.turn()
+    bench.store.ready = [claim(3)]
+    blind(bench, DeadlineError("canceling statement due to statement timeout"))
+    bench.now += FULL_SCAN
+    bench.exchange.settle(verdict(1))
+    bench.turn()
+    assert [call[2] for call in bench.exchanges()] == [[], [1]]
+    assert bench.holdings.ids() == [2, 3]
+    bench.exchange.settle(verdict(2))
+    bench.turn()
+    bench.now += STREAM
+    bench.turn()
+    bench.store.ready = [claim(4)]
+    bench.until(lambda: bench.holdings.ids() == [3, 4])
+    assert bench.store.calls.count(("discover",)) == 2, "the next one is put off; the group is tried without it"
+
+
+def test_verdicts_are_written_where_no_scan_has_ever_come_to_its_end(bench: Bench) -> None:
+    blind(bench, DeadlineError("canceling statement due to statement timeout"))
+    bench.exchange.settle(verdict(1))
+    bench.turn()
+    assert [call[2] for call in bench.exchanges()] == [[1]]
+    assert not bench.exchange.strays_suspected, "nothing that was written is in doubt"
+
+
+def test_a_scan_that_fails_is_told_when_the_verdicts_are_written(bench: Bench) -> None:
+    blind(bench, DatabaseError("permission denied"))
+    bench.exchange.settle(verdict(1))
+    with pytest.raises(DatabaseError, match="permission denied"):
+        bench.turn()
+    assert [call[2] for call in bench.exchanges()] == [[1]]
+    assert bench.exchange.unsettled() == 0
+
+
+def test_a_scan_that_takes_too_long_and_after_which_there_is_nothing_to_do_is_a_failure(bench: Bench) -> None:
+    """Nothing has shown that the database answers anything."""
+    blind(bench, DeadlineError("no answer from the database within 10 s"))
+    with pytest.raises(DeadlineError):
+        bench.turn()

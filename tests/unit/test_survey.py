@@ -9,6 +9,7 @@ from pgsched.supervisor.survey import (
     BURST,
     FULL_SCAN,
     FULL_THRIFT,
+    LONGEST_BLIND,
     LONGEST_WAIT,
     REFUSED_FOR,
     REMEMBERED,
@@ -277,3 +278,38 @@ def test_a_hint_does_not_put_off_work_that_is_known() -> None:
     survey.woken(0.1)
     assert [g.task_type for g in survey.due(0.1)] == ["full"]
     assert survey.incomplete, "the next scan tells what the hint meant"
+
+
+def test_a_scan_that_takes_too_long_is_put_off_longer_each_time_until_one_comes_to_its_end() -> None:
+    survey = Survey()
+    now, waits = 0.0, []
+    for _ in range(6):
+        survey.late(now)
+        waits.append(survey.scan_in(now))
+        survey.woken(now)
+        assert survey.scan_in(now) == waits[-1], "a hint does not make it any shorter"
+        now += waits[-1]
+        assert survey.wants_scan(now)
+    assert waits == [LONGEST_WAIT, 2 * LONGEST_WAIT, 4 * LONGEST_WAIT, 8 * LONGEST_WAIT, LONGEST_BLIND, LONGEST_BLIND]
+    survey.found([], now, seconds=0.0)
+    assert not survey.blind
+    survey.late(now)
+    assert survey.scan_in(now) == LONGEST_WAIT
+
+
+def test_while_scans_take_too_long_the_remembered_groups_are_tried_but_those_that_are_left_alone() -> None:
+    survey = Survey()
+    survey.found([group("a"), group("b")], now=0.0, seconds=0.0)
+    survey.claimed([want("a"), want("b")], [], 4)
+    survey.refused([want("b")], 0.0)
+    survey.late(1.0)
+    assert [g.task_type for g in survey.due(1.0)] == ["a"]
+
+
+def test_a_hint_after_a_claim_in_vain_does_not_bring_back_a_scan_that_takes_too_long() -> None:
+    survey = Survey()
+    survey.found([group("a")], now=0.0, seconds=0.0)
+    survey.late(0.0)
+    survey.claimed([want("a")], [], 2)
+    survey.woken(0.0)
+    assert survey.scan_in(0.0) == LONGEST_WAIT
