@@ -115,11 +115,14 @@ class Server:
         """Whether some session on the database waits for a lock: what a race test asks instead of sleeping."""
         return any(backend.wait_event_type == "Lock" for backend in self.backends(dsn))
 
-    def create(self, template: str = "template1") -> str:
-        """Make a database, and return its DSN."""
+    def create(self, template: str = "template1", options: str = "") -> str:
+        """Make a database, and return its DSN.
+
+        :param options: of CREATE DATABASE.
+        """
         self._databases += 1
         name = f"pgsched_test_{os.getpid()}_{self._databases}"
-        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {options}')
         return self.dsn_for(name)
 
     def drop(self, dsn: str) -> None:

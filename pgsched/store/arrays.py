@@ -37,5 +37,10 @@ def storable(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
+def ascii_only(text: str) -> str:
+    """The text with everything that ASCII lacks, and what PostgreSQL cannot store, as an escape."""
+    return storable(text).encode("ascii", "backslashreplace").decode()
+
+
 def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

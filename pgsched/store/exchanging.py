@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pgsched.errors import DatabaseError, DeadlineError
 from pgsched.events import emit
 from pgsched.model import Claim, Verdict, Want
-from pgsched.store.arrays import storable
 from pgsched.store.claims import claim_statement, claims_of
 from pgsched.store.line import CONFLICTS, OUT_OF_LOCKS, REFUSED_DATA, Line, retried
 from pgsched.store.pipeline import Encoded, encoded
@@ -21,7 +20,7 @@ from pgsched.store.verdicts import (
     settle_completed_statement,
     settle_statement,
     settled_before_statement,
-    unstorable,
+    substitutes,
 )
 
 T = TypeVar("T")
@@ -199,19 +198,21 @@ class Exchanger:
             return (await self._attempt(supervisor_id, verdicts, [], 0, resent)).settled
         except REFUSED_DATA as error:
             if len(verdicts) == 1:
-                return [await self._settle_unstorable(supervisor_id, verdicts[0], storable(one_line(error)))]
+                return [await self._settle_refused(supervisor_id, verdicts[0], one_line(error))]
         middle = len(verdicts) // 2
         halves = (verdicts[:middle], verdicts[middle:])
         return [settled for half in halves for settled in await self._settle(supervisor_id, half, resent)]
 
-    async def _settle_unstorable(self, supervisor_id: int, verdict: Verdict, reason: str) -> bool:
-        try:
-            answer = await self._attempt(supervisor_id, [unstorable(verdict, reason)], [], 0, resent=False)
-        except REFUSED_DATA as error:
-            # The table itself refuses this row. Without this, it would hold up every other verdict for ever.
-            emit("settle_refused", logging.ERROR, task_id=verdict.claim.task_id, error=one_line(error))
-            return False
-        return answer.settled[0]
+    async def _settle_refused(self, supervisor_id: int, verdict: Verdict, reason: str) -> bool:
+        refusal = reason
+        for instead in substitutes(verdict, reason):
+            try:
+                return (await self._attempt(supervisor_id, [instead], [], 0, resent=False)).settled[0]
+            except REFUSED_DATA as error:
+                refusal = one_line(error)
+        # The table itself refuses this row. Without this, it would hold up every other verdict for ever.
+        emit("settle_refused", logging.ERROR, task_id=verdict.claim.task_id, error=refusal)
+        return False
 
 
 def _claimed(settled: list[bool], rows: Sequence[Any], alive: bool) -> Exchanged:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pgsched.model import Failure, OutcomeKind, Verdict, VerdictKind
-from pgsched.store.arrays import names, numbers, places, seconds, storable, texts
+from pgsched.store.arrays import ascii_only, names, numbers, places, seconds, storable, texts
 from pgsched.store.pipeline import Statement
 
 _FIELDS: Final = tuple(Failure.__slots__)
@@ -69,13 +69,19 @@ def settled_before_statement(verdicts: Sequence[Verdict]) -> Statement:
     )
 
 
-def unstorable(verdict: Verdict, reason: str) -> Verdict:
-    """What is written instead of a verdict that the server refuses."""
+def substitutes(verdict: Verdict, reason: str) -> list[Verdict]:
+    """What is written instead of a verdict that the server refuses: the first of them that it does not.
+
+    In ASCII, which the encoding of every database has.
+    """
     if verdict.kind is VerdictKind.COMPLETED or verdict.failure is None:
-        failure = Failure(error=f"result not storable: {reason}")
-        return verdict._replace(kind=VerdictKind.FAILED, result=None, outcome=OutcomeKind.RAISED, failure=failure)
-    failure = Failure(error=f"{verdict.failure.error} (and not storable as it was: {reason})")
-    return verdict._replace(kind=VerdictKind.FAILED, failure=failure)
+        failure = Failure(error=ascii_only(f"result not storable: {reason}"))
+        return [verdict._replace(kind=VerdictKind.FAILED, result=None, outcome=OutcomeKind.RAISED, failure=failure)]
+    given = {name: getattr(verdict.failure, name) for name in _FIELDS}
+    plain = {name: ascii_only(value) if isinstance(value, str) else value for name, value in given.items()}
+    bare = Failure(error=ascii_only(f"{verdict.failure.error} (and not storable as it was: {reason})"))
+    failed = verdict._replace(kind=VerdictKind.FAILED, failure=bare)
+    return [failed] if plain == given else [verdict._replace(failure=Failure(**plain)), failed]
 
 
 def _texts(values: list[str | None]) -> str | None:

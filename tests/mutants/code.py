@@ -1220,9 +1220,23 @@ STORE: Final = (
     Mutant(
         "exchange-refused-alone",
         "store/exchanging.py",
-        "                return [await self._settle_unstorable(supervisor_id, verdicts[0], storable(one_line(error)))]",
+        "                return [await self._settle_refused(supervisor_id, verdicts[0], one_line(error))]",
         "                raise",
         "store/test_settle.py::TestRefusedData",
+    ),
+    Mutant(
+        "exchange-refused-ascii",
+        "store/verdicts.py",
+        "[failed] if plain == given else [verdict",
+        "[failed] if True else [verdict",
+        "store/test_encodings.py::test_f56_what_the_encoding_lacks_is_written_in_ascii_and_the_verdict_stays",
+    ),
+    Mutant(
+        "exchange-refused-result",
+        "store/verdicts.py",
+        'ascii_only(f"result not storable: {reason}")',
+        'f"result not storable: {reason} →"',
+        "store/test_encodings.py::test_f56_a_result_that_the_encoding_lacks_fails_its_task_and_no_other",
     ),
     Mutant(
         "exchange-claim-apart",
