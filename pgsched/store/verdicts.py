@@ -5,7 +5,7 @@ Most batches say "completed, returned None" a thousand times: what is the same f
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pgsched.model import Failure, OutcomeKind, Verdict, VerdictKind
 from pgsched.store.arrays import ascii_only, names, numbers, places, seconds, storable, texts
@@ -77,8 +77,10 @@ def substitutes(verdict: Verdict, reason: str) -> list[Verdict]:
     if verdict.kind is VerdictKind.COMPLETED or verdict.failure is None:
         failure = Failure(error=ascii_only(f"result not storable: {reason}"))
         return [verdict._replace(kind=VerdictKind.FAILED, result=None, outcome=OutcomeKind.RAISED, failure=failure)]
-    given = {name: getattr(verdict.failure, name) for name in _FIELDS}
-    plain = {name: ascii_only(value) if isinstance(value, str) else value for name, value in given.items()}
+    given: dict[str, Any] = {name: getattr(verdict.failure, name) for name in _FIELDS}
+    plain: dict[str, Any] = {
+        name: ascii_only(value) if isinstance(value, str) else value for name, value in given.items()
+    }
     bare = Failure(error=ascii_only(f"{verdict.failure.error} (and not storable as it was: {reason})"))
     failed = verdict._replace(kind=VerdictKind.FAILED, failure=bare)
     return [failed] if plain == given else [verdict._replace(failure=Failure(**plain)), failed]

@@ -1,6 +1,7 @@
 """Databases that are not in UTF8: what they cannot store is written in ASCII, and what is no text can be read."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -40,7 +41,7 @@ async def test_f56_what_the_encoding_lacks_is_written_in_ascii_and_the_verdict_s
     encoded: Callable[[str], str], make: Callable[..., Verdict], status: str, field: str
 ) -> None:
     dsn = encoded("LATIN1")
-    texts = {"error": "ValueError: no", field: "from a → b, \0"}
+    texts: dict[str, Any] = {"error": "ValueError: no", field: "from a → b, \0"}
     with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
         table = Table(connection)
         table.insert()
