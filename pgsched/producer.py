@@ -74,12 +74,17 @@ class Producer:
         state = self._own_state()
         with state.lock:
             connection = self._connect(state)
-            with _deadline(connection, TIMEOUT + TIMEOUT_EACH * len(tasks)):
-                if not state.known:
-                    # Twice as fast prepared, and impossible so through a pooler of transactions.
-                    connection.prepare_threshold = None if is_pooled(connection) else PREPARE_AFTER
-                    state.known = True
-                return insert(connection, tasks)
+            try:
+                with _deadline(connection, TIMEOUT + TIMEOUT_EACH * len(tasks)):
+                    if not state.known:
+                        # Twice as fast prepared, and impossible so through a pooler of transactions.
+                        connection.prepare_threshold = None if is_pooled(connection) else PREPARE_AFTER
+                        state.known = True
+                    return insert(connection, tasks)
+            except DatabaseError:
+                # The server may have turned read-only, and refuse for ever what another one takes by now.
+                state.close()
+                raise
 
     def _own_state(self) -> _State:
         if self._state.pid != os.getpid():

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsched import App, DatabaseError
+from pgsched import App, DatabaseError, Task
 from tests.command import Command
 from tests.faults.conftest import OwnServer
 from tests.faults.replicas import Pair
@@ -143,6 +143,33 @@ def test_f36_an_idle_supervisor_leaves_a_server_that_takes_no_more_writes(
     rows.all_ended(timeout=LIMIT)
     eventually(lambda: not there(), "nobody is left", timeout=LIMIT - (time.monotonic() - began))
     stops(command)
+
+
+@pytest.mark.slow
+def test_f36_a_program_that_enqueues_leaves_a_server_that_takes_no_more_writes(pair: Pair, name: Proxy) -> None:
+    """F36: its session stays, and would refuse every task for ever."""
+    app = App(name.dsn)
+
+    @app.task
+    def tick() -> None: ...
+
+    with closing(app):
+        tick.enqueue()
+        pair.fence()
+        eventually(lambda: refused(tick), "the old server takes no more writes")
+        pair.promote()
+        name.move(pair.new.dsn)
+        assert tick.enqueue()
+        assert not pair.old.server.backends(pair.old.dsn), "nobody is left"
+
+
+def refused(task: Task[[], None]) -> bool:
+    """Whether one more cannot be enqueued."""
+    try:
+        task.enqueue()
+    except DatabaseError:
+        return True
+    return False
 
 
 # In a mount namespace of its own a command sees another file of names.

@@ -1211,6 +1211,13 @@ STORE: Final = (
     ),
     Mutant("bounded-deadline", "store/connection.py", "    timer.start()\n", "", f"{CONNECTION}::TestDeadline"),
     Mutant(
+        "producer-refused",
+        "producer.py",
+        "                state.close()\n                raise\n",
+        "                raise\n",
+        "faults/test_failover.py::test_f36_a_program_that_enqueues_leaves_a_server_that_takes_no_more_writes",
+    ),
+    Mutant(
         "exchange-lock-memory",
         "store/exchanging.py",
         "self._lockable = allowed // 2",
