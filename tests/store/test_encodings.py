@@ -8,7 +8,7 @@ import pytest
 
 from pgsched.model import Failure, Verdict
 from pgsched.store.schema import migrate
-from tests.store.desk import Supervisor, Table, completed, failed, released, retry, supervisor
+from tests.store.desk import Bound, Supervisor, Table, completed, failed, released, retry, supervisor
 from tests.support import Server
 
 
@@ -73,3 +73,19 @@ async def test_f56_a_result_that_the_encoding_lacks_fails_its_task_and_no_other(
             assert await me.settle(completed(good, '"é"'), completed(bad, '"→"')) == [True, True]
         assert [table.row(claim.task_id).status for claim in (good, bad)] == ["completed", "failed"]
         assert table.row(bad.task_id).error_log.isascii()
+
+
+async def test_f56_what_is_no_text_is_left_and_holds_up_no_other(encoded: Callable[[str], str], bound: Bound) -> None:
+    """A SQL_ASCII database takes any bytes, and refuses to hand them out as UTF-8: before it commits, not after."""
+    dsn = encoded("SQL_ASCII")
+    with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as connection:
+        table = Table(connection)
+        table.insert(3)
+        connection.execute(
+            b"INSERT INTO scheduled_tasks (task_type, run_at, payload) VALUES ('a', now(), '{\"name\": \"caf\xe9\"}')"
+        )
+        async with supervisor(dsn, partitions=bound) as me:
+            claims = await me.claim()
+        processing = table.sql("SELECT id FROM scheduled_tasks WHERE status = 'processing' ORDER BY id")
+    assert [(claim.task_id,) for claim in claims] == processing
+    assert len(claims) == 3
