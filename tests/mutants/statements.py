@@ -646,6 +646,7 @@ STATEMENTS: Final = (
 )
 
 _SCHEMA: Final = "store/migrations/0001_schema.sql"
+_MAKE_RANGE: Final = "store/migrations/0003_replica_identity.sql"
 _ONE_AT_A_TIME: Final = "NOT pg_try_advisory_xact_lock(pg_catalog.hashtextextended('pgsched ranges', 0))"
 _ISOLATED: Final = "current_setting('transaction_isolation') IN ('repeatable read', 'serializable')"
 _NONE_MADE: Final = f"""    IF {_ISOLATED}
@@ -655,7 +656,8 @@ _NONE_DROPPED: Final = _NONE_MADE.replace(" NULL", "")
 
 
 def _function(name: str, before: str, after: str, tests: str) -> Mutant:
-    return Mutant(f"range-{name}", _SCHEMA, before, after, " ".join(f"{RANGES}::{test}" for test in tests.split()))
+    path = _SCHEMA if name.startswith("dropped") else _MAKE_RANGE
+    return Mutant(f"range-{name}", path, before, after, " ".join(f"{RANGES}::{test}" for test in tests.split()))
 
 
 FUNCTIONS: Final = (
@@ -715,6 +717,18 @@ FUNCTIONS: Final = (
         "RAISE EXCEPTION '%', SQLERRM",
         "RAISE",
         "test_a_range_that_a_trigger_of_yours_forbids_is_no_outage",
+    ),
+    _function(
+        "made-published",
+        "            EXECUTE pg_catalog.format('ALTER TABLE %I REPLICA IDENTITY FULL', made);\n",
+        "",
+        "test_tables_that_are_published_take_everything_that_is_written",
+    ),
+    _function(
+        "published",
+        "        EXECUTE pg_catalog.format('ALTER TABLE %s REPLICA IDENTITY FULL', part);\n",
+        "        NULL;\n",
+        "test_tables_that_are_published_take_everything_that_is_written",
     ),
     _function(
         "dropped-age",

@@ -409,6 +409,46 @@ def test_by_hand_a_range_that_cannot_be_dropped_keeps_nothing_alive(table: Table
     assert oldest not in str(dropped.refused)
 
 
+async def test_tables_that_are_published_take_everything_that_is_written(
+    dsn: str, table: Table, connect: Connect
+) -> None:
+    """PostgreSQL lets nobody update or delete rows of a published table that has neither a key nor another identity."""
+    table.sql("CREATE PUBLICATION everything FOR ALL TABLES")
+    try:
+        async with supervisor(dsn) as me:
+            # Beside the rest, today's range.
+            assert await me.store.make_range(DAY, DAY)
+            for finished_at in (days_ago(table, 9), days_ago(table, 0)):
+                old, again = table.insert(2, status="failed", finished_at=finished_at)
+                table.sql("UPDATE scheduled_tasks SET status = 'completed' WHERE id = %s", old)
+                assert admin.retry(connect(), admin.Filter(ids=[again])).ids == [again]
+            queued = table.insert()[0]
+            others = [claim for claim in await me.claim() if claim.task_id != queued]
+            assert await me.settle(*map(completed, others)) == [True] * 2
+            table.sql(text("snippet_5_complete").replace("$1", "%s"), queued)
+            assert table.row(queued).status == "completed"
+            assert (await me.store.prune(0.0, 10)) == 5
+    finally:
+        table.sql("DROP PUBLICATION everything")
+
+
+async def test_ranges_of_an_earlier_version_get_what_a_publication_asks_for(
+    server: Server, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "LATEST", 2)
+        schema.migrate(empty_dsn)
+    server.sql("SELECT pgsched_make_range('1 day', '1 day')", dsn=empty_dsn)
+    schema.migrate(empty_dsn)
+    server.sql("SELECT pgsched_make_range('1 day', '2 days')", dsn=empty_dsn)
+    identities = server.sql(
+        "SELECT relreplident::text FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
+        " WHERE inhparent = 'scheduled_tasks_ended'::regclass",
+        dsn=empty_dsn,
+    )
+    assert identities == [("f",)] * 3
+
+
 async def test_what_is_kept_briefly_stands_in_no_range(dsn: str, table: Table) -> None:
     table.insert(3, status="completed", finished_at="2020-01-01Z")
     async with supervisor(dsn) as me:
