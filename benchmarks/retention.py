@@ -104,7 +104,8 @@ async def _drop(store: Store, rows: int) -> float:
 
 async def _delete(store: Store, rows: int) -> float:
     began = time.monotonic()
-    gone = 0
+    gone, begin = 0, None
     while gone < rows:
-        gone += await store.prune(DAY, BATCH)
+        count, begin = await store.prune(DAY, BATCH, begin)
+        gone += count
     return time.monotonic() - began

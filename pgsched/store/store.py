@@ -275,10 +275,14 @@ class Store:
         [[looked_at, last]] = await self._ask(self._upkeep, "prune_failures", older_than, limit, after)
         return int(last) if looked_at == limit else None
 
-    async def prune(self, older_than: float, limit: int) -> int:
-        """Delete up to so many tasks that ended longer ago than so many seconds; return how many."""
-        rows = await self._ask(self._upkeep, "prune", older_than, limit, None)
-        return int(rows[0][0])
+    async def prune(self, older_than: float, limit: int, begin: str | None = None) -> tuple[int, str | None]:
+        """Delete up to so many tasks that ended longer ago than so many seconds; return how many, and where the next
+        batch begins.
+
+        :param begin: None: at the oldest.
+        """
+        [[pruned, last]] = await self._ask(self._upkeep, "prune", older_than, limit, begin)
+        return int(pruned), last
 
     async def set_listening(self, supervisor_id: int, listening: bool) -> None:
         """Say whether the supervisor wants to be woken by those who queue rows."""

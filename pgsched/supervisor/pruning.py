@@ -37,15 +37,28 @@ class Pruner:
 
         :raises DatabaseError: not everything was pruned; what was, stays so.
         """
-        await self._drop_ranges()
-        pruned = 0
-        while batch := await self._store.prune(self._older_than + (self._width or 0.0), BATCH):
-            pruned += batch
-        if pruned:
-            self._observer.event("pruned", logging.INFO, tasks=pruned)
+        failure: DatabaseError | None = None
+        try:
+            await self._drop_ranges()
+            await self._prune()
+        except DatabaseError as error:
+            # Without new ranges there would be ever more to prune by batches.
+            failure = error
         if self._width is not None:
             await self._make_ranges(self._width)
+        if failure is not None:
+            raise failure
         return INTERVAL
+
+    async def _prune(self) -> None:
+        pruned, count, begin = 0, BATCH, None
+        try:
+            while count == BATCH:
+                count, begin = await self._store.prune(self._older_than + (self._width or 0.0), BATCH, begin)
+                pruned += count
+        finally:
+            if pruned:
+                self._observer.event("pruned", logging.INFO, tasks=pruned)
 
     async def _drop_ranges(self) -> None:
         """Drop what is old, and what was recorded of the failures there.

@@ -1330,6 +1330,20 @@ STORE: Final = (
         "store/test_ranges.py::test_a_range_that_cannot_be_made_is_told_and_nothing_else_suffers",
     ),
     Mutant(
+        "ranges-after-failure",
+        "supervisor/pruning.py",
+        "            # Without new ranges there would be ever more to prune by batches.\n            failure = error\n",
+        "            raise\n",
+        "store/test_ranges.py::test_ranges_are_made_although_what_is_old_cannot_be_deleted",
+    ),
+    Mutant(
+        "prune-begin",
+        "supervisor/pruning.py",
+        "BATCH, begin)",
+        "BATCH, None)",
+        "store/test_ranges.py::test_each_batch_begins_where_the_one_before_has_ended",
+    ),
+    Mutant(
         "outage-refusal",
         "store/line.py",
         "if isinstance(error, FORBIDDEN):",
