@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from pgsched.errors import DatabaseError, SchemaError
+from pgsched.errors import SchemaError
 from pgsched.store.statements import rows, run, values
 
 _WHOLE: Final = ("bigint", "integer", "smallint")
@@ -39,28 +39,17 @@ class Adoption(NamedTuple):
     """Of the user's own making."""
 
 
-def lock(conn: psycopg.Connection[Any], timeout: float) -> None:
-    """Let nobody else read or write the table until this transaction ends.
-
-    :param timeout: seconds that the transaction's ``lock_timeout`` gives; only for the message.
-    :raises DatabaseError: the lock did not come in time.
-    """
-    try:
-        run(conn, "adopt_lock")
-    except psycopg.errors.LockNotAvailable as error:
-        raise DatabaseError(
-            f"cannot lock table scheduled_tasks within {timeout:g} s: other sessions use it; stop them and try again"
-        ) from error
+def lock(conn: psycopg.Connection[Any]) -> None:
+    """Let nobody else read or write the table until this transaction ends."""
+    run(conn, "adopt_lock")
 
 
-def prepare(conn: psycopg.Connection[Any], timeout: float) -> Adoption:
+def prepare(conn: psycopg.Connection[Any]) -> Adoption:
     """Lock the table and put it aside, or refuse.
 
-    :param timeout: seconds that the transaction's ``lock_timeout`` gives; only for the message.
     :raises SchemaError: it is not the article's table, or something hangs on it.
-    :raises DatabaseError: the lock did not come in time.
     """
-    lock(conn, timeout)
+    lock(conn)
     _recognise(dict(rows(conn, "adopt_columns")))
     if obstacles := values(conn, "adopt_obstacles"):
         raise SchemaError(

@@ -6,6 +6,7 @@ command line; a supervisor only asks `require_async`.
 """
 
 import re
+import time
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -14,7 +15,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.rows import tuple_row
 
-from pgsched.errors import SchemaError
+from pgsched.errors import DatabaseError, SchemaError
 from pgsched.store import adopt
 from pgsched.store.connection import connect_sync
 from pgsched.store.refusals import refusals
@@ -36,6 +37,11 @@ def _migrations() -> Mapping[int, str]:
 MIGRATIONS: Final = _migrations()
 LATEST: Final = len(MIGRATIONS)
 """The version that this code needs."""
+LOCK_WAIT: Final = 0.2
+"""Seconds that a migration waits for a table's lock at once, because whoever comes later waits behind it: the renewals
+of leases, too."""
+LOCK_PAUSE: Final = 0.5
+"""Seconds until it tries again."""
 
 
 class Found(NamedTuple):
@@ -70,21 +76,34 @@ def migrate(dsn: str, timeout: float = 10.0, partitions: int | None = None) -> l
         # A role may have stricter defaults; the second of two hosts must see what the first has done.
         conn.isolation_level = IsolationLevel.READ_COMMITTED
         conn.read_only = False
-        with conn.transaction():
-            run(conn, "schema_limits")
-            run(conn, "schema_lock")
-            lines = _migrate(conn, timeout)
-            return lines if partitions is None else lines + _split(conn, timeout, partitions)
+        give_up = time.monotonic() + timeout
+        while True:
+            try:
+                return _transaction(conn, min(timeout, LOCK_WAIT), partitions)
+            except psycopg.errors.LockNotAvailable as error:
+                if time.monotonic() >= give_up:
+                    raise DatabaseError(
+                        f"cannot lock the tables within {timeout:g} s: other sessions use them; stop them and try again"
+                    ) from error
+            time.sleep(LOCK_PAUSE)
 
 
-def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
+def _transaction(conn: psycopg.Connection[Any], lock_wait: float, partitions: int | None) -> list[str]:
+    with conn.transaction():
+        run(conn, "schema_limits")
+        run(conn, "schema_lock")
+        lines = _migrate(conn, lock_wait)
+        return lines if partitions is None else lines + _split(conn, partitions)
+
+
+def _migrate(conn: psycopg.Connection[Any], lock_wait: float) -> list[str]:
     found = _find(conn)
     schema = found.versions_in or found.tasks_in or found.current_schema
     if schema is None:
         raise SchemaError(
             f"no schema of search_path {found.search_path} exists: create one, or set another search_path"
         )
-    run(conn, "schema_path", schema, str(round(timeout * 1000)))
+    run(conn, "schema_path", schema, str(round(lock_wait * 1000)))
     found = _find(conn)
     old = _version(conn) if found.versions_in else 0
     if old > LATEST:
@@ -92,7 +111,7 @@ def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
     if old == LATEST:
         _demand_tasks(found, old)
         return [f"schema {schema} is up to date (version {LATEST})"]
-    adoption = adopt.prepare(conn, timeout) if old == 0 and _must_adopt(found) else None
+    adoption = adopt.prepare(conn) if old == 0 and _must_adopt(found) else None
     if not found.versions_in:
         run(conn, "schema_create")
     lines = []
@@ -103,12 +122,12 @@ def _migrate(conn: psycopg.Connection[Any], timeout: float) -> list[str]:
     return lines + (adopt.finish(conn, adoption) if adoption else [])
 
 
-def _split(conn: psycopg.Connection[Any], timeout: float, wanted: int) -> list[str]:
+def _split(conn: psycopg.Connection[Any], wanted: int) -> list[str]:
     """Split the live tasks into so many partitions, with the rows that there are; 1 is one table."""
     there = max(len(rows(conn, "partitions")), 1)
     if there == wanted:
         return [f"the live tasks are in {_tables(there)} already"]
-    adopt.lock(conn, timeout)
+    adopt.lock(conn)
     if obstacles := values(conn, "split_obstacles"):
         raise SchemaError(
             f"the live tasks cannot be moved while their tables have: {', '.join(obstacles)}; "

@@ -55,9 +55,16 @@ DATABASE: Final = (
         "store/test_listen.py::test_an_insert_wakes_one_who_sleeps_and_nobody_else",
     ),
     Mutant(
+        "migrate-lock-wait",
+        "store/schema.py",
+        "min(timeout, LOCK_WAIT)",
+        "timeout",
+        "store/test_schema.py::test_an_update_that_waits_for_a_reader_makes_nobody_wait_behind_it",
+    ),
+    Mutant(
         "migrate-lock",
         "store/schema.py",
-        '            run(conn, "schema_lock")\n',
+        '        run(conn, "schema_lock")\n',
         "",
         "store/test_schema.py::test_f84_two_hosts_migrate_at_once",
     ),
@@ -85,7 +92,7 @@ DATABASE: Final = (
     Mutant(
         "adopt-lock",
         "store/adopt.py",
-        "    lock(conn, timeout)\n    _recognise",
+        "    lock(conn)\n    _recognise",
         "    _recognise",
         "store/test_adopt.py::TestRefusals::test_table_that_is_in_use",
     ),

@@ -278,7 +278,7 @@ class TestRefusals:
     def test_table_that_is_in_use(self, article: Article) -> None:
         with psycopg.connect(article.dsn) as other:
             other.execute("LOCK TABLE scheduled_tasks IN ROW EXCLUSIVE MODE")
-            with pytest.raises(DatabaseError, match=r"cannot lock table scheduled_tasks within 0.1 s"):
+            with pytest.raises(DatabaseError, match=r"cannot lock the tables within 0.1 s"):
                 schema.migrate(article.dsn, timeout=0.1)
         assert article.migrate()
 

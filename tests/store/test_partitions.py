@@ -173,7 +173,7 @@ class TestSplitting:
         table.insert(3)
         user = connect(autocommit=False)
         user.execute("SELECT FROM scheduled_tasks")
-        with pytest.raises(DatabaseError, match=r"cannot lock table scheduled_tasks within 0\.2 s"):
+        with pytest.raises(DatabaseError, match=r"cannot lock the tables within 0\.2 s"):
             migrate(dsn, timeout=0.2, partitions=2)
         user.rollback()
         assert set(places(table).values()) == {"scheduled_tasks_live"}

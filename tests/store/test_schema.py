@@ -75,6 +75,30 @@ def test_tables_of_an_earlier_version_are_brought_up_to_date_with_their_rows(
     assert server.value("SELECT count(*) FROM scheduled_tasks", dsn=empty_dsn) == 1
 
 
+def test_an_update_that_waits_for_a_reader_makes_nobody_wait_behind_it(
+    server: Server, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump reads for minutes; a renewal that waits as long behind the update comes too late."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "LATEST", 1)
+        schema.migrate(empty_dsn)
+    patient = make_conninfo(empty_dsn, options="-c lock_timeout=15s")
+    with (
+        psycopg.connect(empty_dsn) as reader,
+        psycopg.connect(patient, autocommit=True) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        reader.execute("SELECT FROM pgsched_supervisors")
+        migrating = threads.submit(schema.migrate, empty_dsn, timeout=60)
+        for _ in range(3):
+            eventually(lambda: server.waits_for_lock(empty_dsn), "it waits again")
+            other.execute("UPDATE pgsched_supervisors SET lease_until = now()")
+            other.execute("INSERT INTO scheduled_tasks (task_type, run_at) VALUES ('a', now())")
+        assert not migrating.done()
+        reader.rollback()
+        assert migrating.result(60) == applied(after=1)
+
+
 def test_f84_two_hosts_migrate_at_once(server: Server, empty_dsn: str) -> None:
     # Under REPEATABLE READ the second would read the catalogue as it was before the first.
     dsn = make_conninfo(empty_dsn, options="-c default_transaction_isolation=repeatable\\ read")
