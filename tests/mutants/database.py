@@ -94,7 +94,7 @@ DATABASE: Final = (
         "store/adopt.py",
         "    lock(conn)\n    _recognise",
         "    _recognise",
-        "store/test_adopt.py::TestRefusals::test_table_that_is_in_use",
+        "store/test_adopt.py::TestRefusals::test_column_that_comes_while_it_waits_for_the_table",
     ),
     Mutant(
         "adopt-continue",

@@ -283,6 +283,19 @@ class TestRefusals:
         assert article.migrate()
 
 
+    def test_column_that_comes_while_it_waits_for_the_table(
+        self, article: Article, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(schema, "LOCK_WAIT", 60.0)
+        with psycopg.connect(article.dsn) as other, ThreadPoolExecutor() as threads:
+            other.execute("ALTER TABLE scheduled_tasks ADD tenant int")
+            migrating = threads.submit(schema.migrate, article.dsn, timeout=60)
+            eventually(lambda: server.waits_for_lock(article.dsn))
+            other.commit()
+            with pytest.raises(SchemaError, match="columns of its own: tenant"):
+                migrating.result(60)
+
+
 def test_plain_indexes_of_the_user_are_named(article: Article) -> None:
     article.sql("CREATE INDEX by_type ON scheduled_tasks (task_type)")
     assert article.migrate()[-1] == "dropped its indexes by_type: create them anew if they are needed"
