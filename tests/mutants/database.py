@@ -36,8 +36,22 @@ DATABASE: Final = (
     Mutant(
         "strays-reaped",
         "store/sql/strays.sql",
-        "coalesce(started_at < updated_at, true)",
+        "started_at IS NULL",
         "false",
+        "store/test_lease.py::TestStrays::test_what_was_reaped_is_not_released_because_somebody_may_have_begun_it",
+    ),
+    Mutant(
+        "strays-undone",
+        "store/sql/strays.sql",
+        "started_at IS NULL",
+        "started_at < updated_at",
+        "system/test_outage.py::test_what_was_written_and_is_undone_is_run_again",
+    ),
+    Mutant(
+        "reap-started",
+        "store/sql/reap.sql",
+        ", started_at = NULL",
+        "",
         "store/test_lease.py::TestStrays::test_what_was_reaped_is_not_released_because_somebody_may_have_begun_it",
     ),
     Mutant(

@@ -378,8 +378,9 @@ def test_a_supervisor_that_stops_waits_for_a_server_that_restarts(
 def test_what_was_written_and_is_undone_is_run_again(
     proxy: Proxy, rows: Rows, pgsched_cli: CommandLine, audit: Audit, server: Server, dsn: str
 ) -> None:
-    """As by a failover to a standby that lacked the last commits: the row is ours again, and we had let it go."""
-    [task_id] = rows.add("nap")
+    """As by a failover to a standby that lacked the last commits: the row is ours again, and we had let it go. That is
+    no death, however long the task had run."""
+    [task_id] = rows.add("nap", max_retries=0)
     # Without LISTEN it is the next look for tasks that finds the connection dead.
     options = (*ALONE, "--reap-interval", "1", "--poll-interval", "1")
     command = pgsched_cli("run", APP, *options, environment=through(proxy))
@@ -390,8 +391,8 @@ def test_what_was_written_and_is_undone_is_run_again(
     proxy.refuse()
     command.wait_for("database_lost")
     server.sql(
-        "UPDATE scheduled_tasks SET status = 'processing', finished_at = NULL,"
-        " claimed_by = (SELECT id FROM pgsched_supervisors) WHERE id = %s",
+        "UPDATE scheduled_tasks SET status = 'processing', started_at = now() - interval '61 s', updated_at = now(),"
+        " finished_at = NULL, claimed_by = (SELECT id FROM pgsched_supervisors) WHERE id = %s",
         task_id,
         dsn=dsn,
     )
@@ -400,3 +401,4 @@ def test_what_was_written_and_is_undone_is_run_again(
     rows.all_ended()
     stops(command)
     assert audit.executions() == {task_id: 2, other: 1}
+    assert (rows.row(task_id).status, rows.row(task_id).retry_count) == ("completed", 0)

@@ -4,7 +4,7 @@
 --
 -- A row that was touched after the lease's end is somebody else's: the article's reaper and claimer leave claimed_by as it
 -- is. It gets the article's five minutes.
--- The payload is left out: none of these is begun.
+-- The payload is left out: none of these is begun. Without started_at it is known as reaped, should the reply be lost.
 --
 -- Index: scheduled_tasks_held by owner, then the primary key.
 -- Locks: the reaper's own row; the dead supervisors'; then tasks. What is locked is skipped: whoever has it is at work
@@ -38,7 +38,7 @@ WITH me AS MATERIALIZED (
     LIMIT $2::bigint
 )
 UPDATE scheduled_tasks_live AS task
-SET fence = task.fence + 1, claimed_by = $1::bigint, updated_at = now()
+SET fence = task.fence + 1, claimed_by = $1::bigint, started_at = NULL, updated_at = now()
 FROM orphan
 WHERE task.id = ANY (ARRAY[orphan.id])
 RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, '{}', task.retry_count,

@@ -1,7 +1,7 @@
 -- Take over claims that nobody has touched for five minutes and that have no supervisor: a worker written after the article
 -- made them, and leaves claimed_by NULL, or as an earlier owner has left it whose row is gone by now.
 --
--- $1: the reaper, whose own lease must be alive; $2: claims at most.
+-- $1: the reaper, whose own lease must be alive; $2: claims at most. For started_at see reap.sql.
 --
 -- Index: scheduled_tasks_held, one range for NULL and one for each gap between two ids of supervisors, so the entries of
 -- those who live are not walked over; then the primary key.
@@ -40,7 +40,7 @@ WITH me AS MATERIALIZED (
     LIMIT $2::bigint
 )
 UPDATE scheduled_tasks_live AS task
-SET fence = task.fence + 1, claimed_by = $1::bigint, updated_at = now()
+SET fence = task.fence + 1, claimed_by = $1::bigint, started_at = NULL, updated_at = now()
 FROM orphan
 WHERE task.id = ANY (ARRAY[orphan.id])
 RETURNING task.id, task.fence, task.task_type, task.queue, task.priority, '{}', task.retry_count,
