@@ -43,6 +43,8 @@ class Exchanged(NamedTuple):
     """When False, nothing was done. True is no promise where there was nothing to do."""
     refused: Sequence[Want] = ()
     """Groups of which the table does not let the next row be claimed."""
+    unsure: Sequence[int] = ()
+    """Positions of verdicts that may be written or not: to be sent again, as `resent`."""
 
 
 class Readied(NamedTuple):
@@ -144,13 +146,19 @@ class Exchanger:
         for part, [(lives, positions)] in zip(filter(None, parts), rows[:settles], strict=True):
             alive = alive and lives
             _tell(settled, part, positions)
-        if alive and not all(settled):
+        answer = _claimed(settled, rows[-1], alive) if wants else Exchanged(settled, [], 0, 0, alive)
+        if not alive or all(settled):
+            return answer
+        try:
             await _then(self._settle_elsewhere(supervisor_id, verdicts, settled))
             if resent:
                 await _then(self._tell_before(verdicts, settled))
-        if not wants:
-            return Exchanged(settled, [], 0, 0, alive)
-        return _claimed(settled, rows[-1], alive)
+        except DatabaseError:
+            if not answer.claims:
+                raise
+            # The claims stand, and who gets an error would not know of them.
+            return answer._replace(unsure=[index for index, done in enumerate(settled) if not done])
+        return answer
 
     async def _claim_apart(self, supervisor_id: int, wants: Sequence[Want], total: int) -> Exchanged:
         """Claim from each group by itself: a row that the table refuses, by a constraint or a trigger of somebody's,

@@ -5,6 +5,7 @@ gather for the next. Runs in the supervisor's loop. It decides nothing: ``rules/
 ``rules/verdict`` what to write.
 """
 
+import asyncio
 import logging
 import math
 import os
@@ -84,6 +85,8 @@ class Exchange:
         self._unsure_until = -math.inf
         self.strays_suspected = False
         """A reply was lost: rows may be ours without our knowing; ``reaping`` looks for them."""
+        self.suspicion = asyncio.Event()
+        """Set when that begins."""
         self.quiet = self._standby = Standby(store, self._collect, self._answered)
         """Held while no claim may be in flight but one's own, so that nobody mistakes its rows for strays."""
 
@@ -98,6 +101,8 @@ class Exchange:
 
     def suspect_strays(self) -> None:
         """A reply was lost that may have brought rows under our name."""
+        if not self.strays_suspected:
+            self.suspicion.set()
         self.strays_suspected = True
         self._unsure_until = self.clock() + STRAYS_FOR
 
@@ -290,7 +295,7 @@ class Exchange:
     ) -> None:
         if not answer.lease_alive:
             raise LeaseLostError
-        self._unwritten.answered()
+        verdicts, settled = self._answered_for(verdicts, answer)
         # This process may have been stopped while the answer lay in the socket; those claims are not ours any more.
         trusted = self._trust.trusted(self.clock())
         if answer.claims and trusted:
@@ -304,7 +309,7 @@ class Exchange:
                 # We were at rest, and so were the workers: the one that was woken may wait for this very processor.
                 os.sched_yield()
         if verdicts:
-            self._close(verdicts, answer.settled, seconds)
+            self._close(verdicts, settled, seconds)
         if not trusted:
             raise LeaseLostError
         self._plenty = len(answer.claims) >= total if wants else len(self._backlog) > 0
@@ -314,6 +319,14 @@ class Exchange:
             if answer.claims:
                 self.rest.found()
             self._observer.claimed(answer.claims, skipped=answer.skipped, failed=answer.failed, seconds=seconds)
+
+    def _answered_for(self, verdicts: list[Verdict], answer: Exchanged) -> tuple[list[Verdict], list[bool]]:
+        """The verdicts of which it is known whether they were written; the others will be sent again."""
+        self._unwritten.answered([verdicts[index] for index in answer.unsure])
+        if not answer.unsure:
+            return verdicts, answer.settled
+        known = [index for index in range(len(verdicts)) if index not in answer.unsure]
+        return [verdicts[index] for index in known], [answer.settled[index] for index in known]
 
     def _close(self, verdicts: list[Verdict], settled: list[bool], seconds: float) -> None:
         self._holdings.remove(*[verdict.claim for verdict in verdicts])

@@ -4,7 +4,9 @@ Every supervisor reaps; there is no leader. A reap is one more outcome ("lost") 
 as any other, so it needs no free slot. Runs in the supervisor's loop under a lease of its own.
 """
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Identity, Outcome
@@ -47,6 +49,7 @@ class Reaper:
 
     async def turn(self) -> float:
         """Reap everything there is; return the reap interval."""
+        self._exchange.suspicion.clear()
         await self._bury_neighbours()
         if self._exchange.strays_suspected:
             await self._release_strays()
@@ -55,6 +58,12 @@ class Reaper:
             self._take(claims)
             if len(claims) < BATCH:
                 return min(self._interval, SUSPICIOUS) if self._exchange.strays_suspected else self._interval
+
+    async def sleep(self, pause: float) -> None:
+        """Wait until the next turn, or until rows may be ours by mistake: the interval may be an hour."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._exchange.suspicion.wait()
 
     async def _reap(self) -> list[Claim]:
         try:

@@ -200,7 +200,7 @@ class Supervisor:
             Duty("exchange", exchange.turn, observer, sleep=exchange.sleep, on_turn=self.vitals.turned),
             renew,
             Duty("expiry", Expiry(self._trust).turn, observer),
-            Duty("reap", reaper.turn, observer),
+            Duty("reap", reaper.turn, observer, sleep=reaper.sleep),
             watch,
             announce,
         ]

@@ -7,7 +7,7 @@ locked, for as long as he likes, is to delay no other row's verdict and no claim
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -81,8 +81,15 @@ class Unwritten:
         self._sent = Parcel(taken, resent=True)
         return Parcel(taken)
 
-    def answered(self) -> None:
-        """The database has answered, and with that what was taken."""
+    def answered(self, unsure: Sequence[Verdict] = ()) -> None:
+        """The database has answered, and with that what was taken.
+
+        :param unsure: of these it could not say whether they are written.
+        """
+        if unsure:
+            self._sent = Parcel(list(unsure))
+            self.locked()
+            return
         if self._sent.alone:
             self._most = min(2 * self._most, BATCH)
             self._vain = 0

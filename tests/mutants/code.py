@@ -1246,6 +1246,43 @@ STORE: Final = (
         "store/test_encodings.py::test_f56_a_result_that_the_encoding_lacks_fails_its_task_and_no_other",
     ),
     Mutant(
+        "exchange-unsure",
+        "store/exchanging.py",
+        "            if not answer.claims:\n                raise\n",
+        "            raise\n",
+        "store/test_settle.py::TestPlaces::test_what_is_locked_there_costs_no_claim_and_is_to_be_sent_again",
+    ),
+    Mutant(
+        "exchange-unsure-again",
+        "supervisor/exchange.py",
+        "        if not answer.unsure:\n            return verdicts, answer.settled\n",
+        "        if True:\n            return verdicts, answer.settled\n",
+        "unit/test_exchange.py::"
+        "test_a_verdict_that_may_be_written_or_not_is_sent_again_and_the_claims_beside_it_are_kept",
+    ),
+    Mutant(
+        "unwritten-unsure",
+        "supervisor/unwritten.py",
+        "            self._sent = Parcel(list(unsure))\n            self.locked()\n            return\n",
+        "            pass\n",
+        "unit/test_exchange.py::"
+        "test_a_verdict_that_may_be_written_or_not_is_sent_again_and_the_claims_beside_it_are_kept",
+    ),
+    Mutant(
+        "reap-suspicion",
+        "supervisor/supervisor.py",
+        "reaper.turn, observer, sleep=reaper.sleep)",
+        "reaper.turn, observer)",
+        "system/test_outage.py::test_what_was_written_and_is_undone_is_run_again",
+    ),
+    Mutant(
+        "reap-suspicion-once",
+        "supervisor/exchange.py",
+        "        if not self.strays_suspected:\n            self.suspicion.set()\n",
+        "        self.suspicion.set()\n",
+        "unit/test_exchange.py::test_a_suspicion_is_told_once",
+    ),
+    Mutant(
         "exchange-claim-apart",
         "store/exchanging.py",
         "                    quota //= 2\n",

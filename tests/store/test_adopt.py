@@ -282,7 +282,6 @@ class TestRefusals:
                 schema.migrate(article.dsn, timeout=0.1)
         assert article.migrate()
 
-
     def test_column_that_comes_while_it_waits_for_the_table(
         self, article: Article, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:

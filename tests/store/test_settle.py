@@ -9,6 +9,7 @@ import pytest
 
 from pgsched.errors import DatabaseError
 from pgsched.model import Claim, Failure, OutcomeKind, Verdict
+from pgsched.store.exchanging import Exchanged
 from tests.proxy import Proxy
 from tests.store.desk import (
     FAILURE,
@@ -153,6 +154,22 @@ class TestPlaces:
             assert len(answer.claims) == 1
             assert all(table.row(claim.task_id).error_log is None for claim in claims)
         assert table.statuses() == {"completed": 6, "processing": 1}
+
+    async def test_what_is_locked_there_costs_no_claim_and_is_to_be_sent_again(
+        self, dsn: str, table: Table, bound: Bound, connect: Connect
+    ) -> None:
+        async with supervisor(dsn, partitions=bound) as me:
+            first, locked = await claimed(me, table, 2)
+            [later] = table.insert()
+            table.sql("UPDATE scheduled_tasks SET error_log = 'x' WHERE id = %s", locked.task_id)
+            holder = connect(autocommit=False)
+            holder.execute("SELECT FROM scheduled_tasks WHERE id = %s FOR UPDATE", [locked.task_id])
+            answer = await me.exchange([completed(first), completed(locked)], [WANT], 10)
+            assert ([claim.task_id for claim in answer.claims], answer.unsure) == ([later], [1])
+            assert answer.settled[0]
+            holder.rollback()
+            assert await me.settle(completed(locked), resent=True) == [True]
+        assert table.statuses() == {"completed": 2, "processing": 1}
 
     async def test_what_is_refused_there_costs_no_claim(self, dsn: str, table: Table, bound: Bound) -> None:
         async with supervisor(dsn, partitions=bound) as me:
@@ -406,8 +423,8 @@ class TestWhatFollows:
             table.sql("ALTER TABLE pgsched_failures RENAME TO kept")
             table.sql("CREATE VIEW pgsched_failures AS SELECT * FROM kept WHERE (SELECT raising())")
             table.insert(4)
-            with pytest.raises(DatabaseError):
-                await me.exchange([retry(claim._replace(fence=7))], [WANT], 2, resent=True)
+            answer = await me.exchange([retry(claim._replace(fence=7))], [WANT], 2, resent=True)
+        assert (len(answer.claims), answer.unsure) == (2, [0])
         assert table.statuses() == {"processing": 3, "queued": 2}, "it has claimed twice"
 
     async def test_settling_what_is_not_where_its_claim_has_left_it(self, dsn: str, table: Table) -> None:
@@ -417,8 +434,10 @@ class TestWhatFollows:
             table.sql("UPDATE scheduled_tasks SET updated_at = now()")
             trigger(table, "PERFORM raising();")
             table.insert(4)
+            answer = await me.exchange([completed(claim)], [WANT], 2)
             with pytest.raises(DatabaseError):
-                await me.exchange([completed(claim)], [WANT], 2)
+                await me.settle(completed(claim))
+        assert (len(answer.claims), answer.unsure) == (2, [0])
         assert table.statuses() == {"processing": 3, "queued": 2}, "it has claimed twice"
 
     async def test_settling_without_what_was_refused(self, dsn: str, table: Table) -> None:
@@ -511,4 +530,4 @@ class TestAgain:
 
 async def test_an_exchange_of_nothing_asks_nothing(dsn: str) -> None:
     async with supervisor(dsn) as me:
-        assert await me.exchange([], [], 10) == ([], [], 0, 0, True, ())
+        assert await me.exchange([], [], 10) == Exchanged([], [], 0, 0, lease_alive=True)

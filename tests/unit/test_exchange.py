@@ -333,6 +333,37 @@ def test_what_was_locked_is_tried_again_without_a_claim(bench: Bench) -> None:
     assert again[2:] == ([1], 0, True)
 
 
+def test_a_verdict_that_may_be_written_or_not_is_sent_again_and_the_claims_beside_it_are_kept(bench: Bench) -> None:
+    bench.holdings.add([claim(1), claim(2)])
+    bench.store.ready = [claim(3)]
+    bench.exchange.settle(verdict(1))
+    bench.exchange.settle(verdict(2))
+    plain = bench.store.exchange
+
+    async def unsure(*arguments: Any, **named: Any) -> Exchanged:
+        bench.store.exchange = plain  # type: ignore[method-assign]
+        return (await plain(*arguments, **named))._replace(unsure=[1])
+
+    bench.store.exchange = unsure  # type: ignore[method-assign]
+    bench.turn()
+    assert bench.holdings.ids() == [2, 3]
+    assert bench.heard.settles == [(1, 0)]
+    assert bench.exchange.unsettled() == 1
+    while bench.exchange.unsettled():
+        bench.turn()
+        bench.now += 1.0
+    assert bench.exchanges()[-1][2:] == ([2], 0, True)
+    assert bench.heard.settles == [(1, 0), (1, 0)]
+
+
+def test_a_suspicion_is_told_once(bench: Bench) -> None:
+    bench.exchange.suspect_strays()
+    assert bench.exchange.suspicion.is_set()
+    bench.exchange.suspicion.clear()
+    bench.exchange.suspect_strays()
+    assert not bench.exchange.suspicion.is_set(), "the reaper looks every few seconds already"
+
+
 def test_a_settle_that_learns_of_the_loss_is_counted_among_the_dropped(bench: Bench) -> None:
     bench.store.alive = False
     bench.exchange.settle(verdict(1))

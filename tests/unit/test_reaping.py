@@ -46,6 +46,7 @@ class ScriptedExchange:
     def __init__(self) -> None:
         self.quiet = asyncio.Lock()
         self.strays_suspected = False
+        self.suspicion = asyncio.Event()
         self.clock = lambda: 3.0
 
     def suspect_strays(self) -> None:
@@ -110,6 +111,18 @@ async def test_a_lost_reply_makes_it_look_for_strays_soon(gone: set[int]) -> Non
     bench.exchange.strays_released = lambda began: None  # type: ignore[method-assign]
     bench.exchange.suspect_strays()
     assert await bench.reaper.turn() == SUSPICIOUS
+
+
+async def test_a_suspicion_ends_the_wait_for_the_next_turn(gone: set[int]) -> None:
+    bench = Bench()
+    waiting = asyncio.create_task(bench.reaper.sleep(3600.0))
+    await asyncio.wait({waiting}, timeout=0.05)
+    assert not waiting.done()
+    bench.exchange.suspicion.set()
+    async with asyncio.timeout(30):
+        await waiting
+        await bench.reaper.turn()
+    assert not bench.exchange.suspicion.is_set()
 
 
 async def test_what_a_lost_reap_brought_is_lost_like_any_other(gone: set[int]) -> None:
