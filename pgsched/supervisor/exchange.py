@@ -83,10 +83,8 @@ class Exchange:
         self._halted = False
         self.last_turn = clock()
         self._unsure_until = -math.inf
-        self.strays_suspected = False
-        """A reply was lost: rows may be ours without our knowing; ``reaping`` looks for them."""
-        self.suspicion = asyncio.Event()
-        """Set when that begins."""
+        self.strays_suspected, self.suspicion = False, asyncio.Event()
+        """A reply was lost: rows may be ours without our knowing; ``reaping``, woken by the event, looks for them."""
         self.quiet = self._standby = Standby(store, self._collect, self._answered)
         """Held while no claim may be in flight but one's own, so that nobody mistakes its rows for strays."""
 
