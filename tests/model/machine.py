@@ -155,7 +155,7 @@ class Protocol(RuleBasedStateMachine):
         chosen = ([task.id], ["failed", "cancelled"], None, None, -(2**63), 1000)
         rows = self._try(lambda: self.database.run(self.database.lines[0], ("retry", chosen)))
         if rows is not None:
-            self.oracle.retried(task.id, bool(rows[0] and rows[0][0][1]))
+            self.oracle.retried(task.id, bool(rows[0] and rows[0][0][1] is None))
 
     # Workers that are no supervisors
 
