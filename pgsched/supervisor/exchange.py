@@ -269,6 +269,7 @@ class Exchange:
             if self.rest.latecomers.expected:
                 self.rest.latecomers.looking(await self._store.horizon(), now)
                 now = self.clock()
+            self._survey.scanning()
             found = await self._store.discover(self._task_types, self._queues)
             then = self.clock()
             self._survey.found(found, then, then - now)
@@ -323,6 +324,9 @@ class Exchange:
         self._unwritten.answered([verdicts[index] for index in answer.unsure])
         if not answer.unsure:
             return verdicts, answer.settled
+        # What has kept the database from answering may have undone what it had answered before.
+        self.suspect_strays()
+        self.rest.lost()
         known = [index for index in range(len(verdicts)) if index not in answer.unsure]
         return [verdicts[index] for index in known], [answer.settled[index] for index in known]
 

@@ -61,7 +61,13 @@ class Survey:
         """Full scans in a row that took too long."""
         self._tried = False
         self._incomplete = True
+        self._doubted = False
+        """Whether something was heard that the scan under way may have come too early for."""
         self._hinted = False
+
+    def scanning(self) -> None:
+        """A full scan begins."""
+        self._doubted = False
 
     def found(self, groups: Iterable[Group], now: float, seconds: float) -> None:
         """Take in a full scan's answer; groups that it did not name are empty, yet remembered."""
@@ -81,7 +87,8 @@ class Survey:
         self._space = min(max(THRIFT * seconds, futile), LONGEST_WAIT)
         self._interval = min(max(FULL_THRIFT * seconds, FULL_SCAN), LONGEST_WAIT)
         self._thrifty_at = max(self._thrifty_at, now - (BURST - 1) * self._space) + self._space
-        self._tried = self._incomplete = False
+        self._tried = False
+        self._incomplete, self._doubted = self._doubted, False
         self._late = 0
 
     def late(self, now: float) -> None:
@@ -180,7 +187,7 @@ class Survey:
         While there is other work, the next scan finds out which; trying groups that were just found empty, at every
         hint, would put that work off.
         """
-        self._incomplete = True
+        self.doubt()
         if self._futile:
             self._futile = 0
             if not self.blind:
@@ -197,7 +204,7 @@ class Survey:
         """A claim went back into its group, above the floor, and is due again then: no scan needs to find it."""
         known = self._known.get(_key(claim))
         if known is None:
-            self._incomplete = True
+            self.doubt()
         else:
             known.due_at = min(known.due_at, due_at)
 
@@ -208,7 +215,7 @@ class Survey:
 
     def doubt(self) -> None:
         """Rows may have appeared that no claim would find: below a floor, or in a new group."""
-        self._incomplete = True
+        self._incomplete = self._doubted = True
 
     def next_due(self, now: float) -> float:
         """Seconds until the next known row is due; infinite when none is known."""

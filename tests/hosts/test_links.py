@@ -71,7 +71,7 @@ def test_what_the_network_delivers_late_changes_nothing(
     # No look for tasks may be under way, for which the settle would wait; and it must not be given up too soon.
     # The lease is trusted until the task has ended, which runs when the wire falls silent.
     ash = start("ash", "--processes", "1", *OPTIONS, "--poll-interval", "100", "--db-timeout", "30", "--lease", "8")
-    # A row that is queued in the very moment in which it asks to be woken waits for its next look.
+    # Nothing but a hint wakes it.
     eventually(lambda: server.value("SELECT bool_and(listening) FROM pgsched_supervisors", dsn=dsn), "it can be woken")
     [task_id] = rows.add("work", {"first": 3.0, "again": str(gate), "fails": fails})
     eventually(audit.entries, "it runs")

@@ -348,6 +348,7 @@ def test_a_verdict_that_may_be_written_or_not_is_sent_again_and_the_claims_besid
     bench.turn()
     assert bench.holdings.ids() == [2, 3]
     assert bench.heard.settles == [(1, 0)]
+    assert bench.exchange.strays_suspected, "what has kept the answer away may have undone others"
     assert bench.exchange.unsettled() == 1
     while bench.exchange.unsettled():
         bench.turn()
@@ -459,6 +460,25 @@ def test_a_row_whose_transaction_was_under_way_when_wake_ups_were_asked_for_is_f
     sleeper.store.ready, sleeper.store.horizons = [claim(1)], Horizon(9, 9)
     sleeper.turn()
     assert sleeper.holdings.ids() == [1]
+
+
+def test_a_hint_that_comes_while_groups_are_looked_up_is_not_lost(
+    sleeper: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look may have begun before its row was committed."""
+    plain = sleeper.store.discover
+
+    async def discover(*arguments: Any) -> list[Group]:
+        monkeypatch.setattr(sleeper.store, "discover", plain)
+        groups = await plain(*arguments)
+        sleeper.store.ready = [claim(1)]
+        sleeper.exchange.notified(5)
+        return groups
+
+    monkeypatch.setattr(sleeper.store, "discover", discover)
+    sleeper.turn()
+    assert sleeper.holdings.ids() == []
+    assert sleeper.until(lambda: sleeper.holdings.ids() == [1]) <= 2 * LOOK
 
 
 def test_nobody_looks_twice_while_no_transaction_is_under_way(sleeper: Bench) -> None:
