@@ -7,10 +7,11 @@ process table only for tasks that have a memory limit.
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pgsched.model import OutcomeKind
 from pgsched.pool import limits
+from pgsched.pool.sent import Sent
 from pgsched.pool.slot import Slot
 
 BOOT_TIMEOUT: Final = "boot_timeout"
@@ -21,6 +22,14 @@ MEMORY_GRACE: Final = 0.5
 _SPARING: Final = 50
 """After an exact look at a task's memory there is none for so many times as long: the loop has other duties."""
 _MIB: Final = 1024 * 1024
+
+
+class _Look(NamedTuple):
+    """An exact one at the memory of a task."""
+
+    task: Sent | None
+    until: float
+    """When there may be another, monotonic."""
 
 
 class Enforcer:
@@ -45,8 +54,8 @@ class Enforcer:
         self._stop = stop
         self._kill = kill
         self._grace = grace
-        self._exact_at: dict[int, float] = {}
-        """By slot: when the memory of its task may be looked at exactly again."""
+        self._looks: dict[int, _Look] = {}
+        """By slot: the last exact one."""
 
     def turn(self, now: float) -> float:
         """Enforce what is due; return when to look again, monotonic."""
@@ -70,23 +79,23 @@ class Enforcer:
             text = f"timed out after {slot.running.timeout:g} s"
             self._stop(slot, OutcomeKind.TIMED_OUT, text, self._grace)
         elif slot.memory is not None and slot.process is not None and slot.process.pid is not None:
-            used = self._memory(slot.number, slot.process.pid, slot.memory)
+            used = self._memory(slot, slot.process.pid, slot.memory)
             if used > slot.memory:
                 text = f"over memory: {_size(used)} used, limit {_size(slot.memory)}"
                 self._stop(slot, OutcomeKind.OVER_MEMORY, text, min(self._grace, MEMORY_GRACE))
 
-    def _memory(self, slot: int, pid: int, limit: int) -> int:
+    def _memory(self, slot: Slot, pid: int, limit: int) -> int:
         """Bytes that a worker and what its task has started use together, found out at little cost to the loop."""
         pids, total = limits.tree_memory(pid)
         if total <= limit or len(pids) == 1:
             return total
-        began = time.monotonic()
-        if began < self._exact_at.get(slot, 0.0):
-            # The last look has found it within its limit, and stands.
+        last, began = self._looks.get(slot.number), time.monotonic()
+        if last is not None and last.task is slot.running and began < last.until:
+            # It has found this very task within its limit, and stands.
             return limit
         exact = limits.exact_memory(pids)
         ended = time.monotonic()
-        self._exact_at[slot] = ended + max(SAMPLE, _SPARING * (ended - began))
+        self._looks[slot.number] = _Look(slot.running, ended + max(SAMPLE, _SPARING * (ended - began)))
         return total if exact is None else exact
 
 

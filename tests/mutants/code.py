@@ -545,6 +545,20 @@ POOL: Final = (
         f"{LIMITS}::test_an_exact_look_at_memory_takes_a_small_part_of_the_time",
     ),
     Mutant(
+        "survey-doubted",
+        "supervisor/survey.py",
+        "self._incomplete, self._doubted = self._doubted, False",
+        "self._incomplete = False",
+        "unit/test_exchange.py::test_a_hint_that_comes_while_groups_are_looked_up_is_not_lost",
+    ),
+    Mutant(
+        "enforcer-exact-other-task",
+        "pool/enforcing.py",
+        "last.task is slot.running and ",
+        "",
+        f"{LIMITS}::test_an_exact_look_at_memory_says_nothing_of_the_next_task",
+    ),
+    Mutant(
         "enforcer-exact-shared",
         "pool/enforcing.py",
         "return total if exact is None else exact",

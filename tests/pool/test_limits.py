@@ -206,6 +206,19 @@ async def test_an_exact_look_at_memory_takes_a_small_part_of_the_time(monkeypatc
         assert len(began) <= 1 + elapsed() / 5
 
 
+async def test_an_exact_look_at_memory_says_nothing_of_the_next_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def over(pids: list[int]) -> int:
+        # So long that the next look would come after the end of the next task.
+        time.sleep(0.3)
+        return 1 << 40
+
+    monkeypatch.setattr(limits, "exact_memory", over)
+    async with pooled(grace=0.3) as harness:
+        for _ in range(2):
+            outcome = await harness.run("share", '{"megabytes": 70, "seconds": 5}')
+            assert outcome.kind is OutcomeKind.OVER_MEMORY
+
+
 @METHODS
 @pytest.mark.parametrize("how", ["group", "deep", "session"])
 async def test_f11_nothing_that_the_task_started_is_left(method: str, how: str) -> None:
