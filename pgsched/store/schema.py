@@ -5,6 +5,7 @@ migration is one transaction under an advisory lock, so it is safe twice, and fr
 command line; a supervisor only asks `require_async`.
 """
 
+import itertools
 import re
 import time
 from collections.abc import Mapping
@@ -40,6 +41,9 @@ LATEST: Final = len(MIGRATIONS)
 LOCK_WAIT: Final = 0.2
 """Seconds that a migration waits for a table's lock at once, because whoever comes later waits behind it: the renewals
 of leases, too."""
+LOCK_PATIENCE: Final = 1.5
+"""The same for each third time: the server ends an autovacuum that is in the way, once somebody has waited for its
+``deadlock_timeout``, a second by default."""
 LOCK_PAUSE: Final = 0.5
 """Seconds until it tries again."""
 
@@ -77,9 +81,10 @@ def migrate(dsn: str, timeout: float = 10.0, partitions: int | None = None) -> l
         conn.isolation_level = IsolationLevel.READ_COMMITTED
         conn.read_only = False
         give_up = time.monotonic() + timeout
+        waits = itertools.cycle((LOCK_WAIT, LOCK_WAIT, LOCK_PATIENCE))
         while True:
             try:
-                return _transaction(conn, min(timeout, LOCK_WAIT), partitions)
+                return _transaction(conn, min(timeout, next(waits)), partitions)
             except psycopg.errors.LockNotAvailable as error:
                 if time.monotonic() >= give_up:
                     raise DatabaseError(

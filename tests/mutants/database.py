@@ -71,7 +71,7 @@ DATABASE: Final = (
     Mutant(
         "migrate-lock-wait",
         "store/schema.py",
-        "min(timeout, LOCK_WAIT)",
+        "min(timeout, next(waits))",
         "timeout",
         "store/test_schema.py::test_an_update_that_waits_for_a_reader_makes_nobody_wait_behind_it",
     ),

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -73,6 +74,24 @@ def test_tables_of_an_earlier_version_are_brought_up_to_date_with_their_rows(
     assert schema.migrate(empty_dsn) == applied(after=1)
     assert server.sql("SELECT host, wanted_processes FROM pgsched_supervisors", dsn=empty_dsn) == [("web-1", None)]
     assert server.value("SELECT count(*) FROM scheduled_tasks", dsn=empty_dsn) == 1
+
+
+def test_an_update_waits_long_enough_to_have_an_autovacuum_ended(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends one after the `deadlock_timeout` of whoever waits for it."""
+    waits: list[float] = []
+
+    def refused(conn: psycopg.Connection[Any], lock_wait: float, partitions: int | None) -> list[str]:
+        waits.append(lock_wait)
+        if len(waits) < 4:
+            raise psycopg.errors.LockNotAvailable
+        return []
+
+    monkeypatch.setattr(schema, "_transaction", refused)
+    monkeypatch.setattr(schema, "LOCK_PAUSE", 0.0)
+    assert schema.migrate(empty_dsn, timeout=60) == []
+    assert [wait > 1 for wait in waits] == [False, False, True, False]
 
 
 def test_an_update_that_waits_for_a_reader_makes_nobody_wait_behind_it(
