@@ -569,15 +569,15 @@ STATEMENTS: Final = (
     Mutant(
         "retry-key",
         "store/sql/retry.sql",
-        "OR EXISTS (SELECT FROM scheduled_tasks_live live WHERE live.unique_key = chosen.unique_key)",
+        "OR EXISTS (SELECT FROM scheduled_tasks_live live WHERE live.unique_key = counted.unique_key)",
         "",
         f"{ADMIN}::TestRetry",
     ),
     Mutant(
         "retry-key-twice",
         "store/sql/retry.sql",
-        "(PARTITION BY unique_key ORDER BY id) > 1",
-        "(PARTITION BY unique_key ORDER BY id) > 9",
+        "(PARTITION BY unique_key, shared ORDER BY id) > 1",
+        "(PARTITION BY unique_key, shared ORDER BY id) > 9",
         f"{ADMIN}::TestRetry",
     ),
     Mutant(

@@ -144,6 +144,11 @@ class TestRetry:
         assert changed == admin.Changed(ids=[first, last], left=dict.fromkeys(twice, "another task has its id"))
         assert tasks.count("queued") == 3
 
+    def test_an_id_that_two_tasks_have_takes_no_key_from_another(self, tasks: Tasks, connect: Connect) -> None:
+        twice, other = tasks.make("failed", 1, unique_key="k") + tasks.make("failed", 1, unique_key="k")
+        tasks.make("completed", id=twice)
+        assert admin.retry(connect(), Filter()).ids == [other]
+
     def test_key_that_is_taken_in_the_same_moment(self, tasks: Tasks, connect: Connect) -> None:
         (old,) = tasks.make("failed", unique_key="k")
         other = connect(autocommit=False)

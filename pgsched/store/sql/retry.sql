@@ -16,15 +16,19 @@ WITH chosen AS MATERIALIZED (
     ORDER BY id
     LIMIT $6::bigint
     FOR UPDATE
+), counted AS MATERIALIZED (
+    SELECT id, unique_key,
+           (SELECT count(*) FROM scheduled_tasks namesake WHERE namesake.id = chosen.id) > 1 AS shared
+    FROM chosen
 ), judged AS MATERIALIZED (
     SELECT id, CASE
-        WHEN (SELECT count(*) FROM scheduled_tasks namesake WHERE namesake.id = chosen.id) > 1 THEN 'another task has its id'
+        WHEN shared THEN 'another task has its id'
         WHEN unique_key IS NOT NULL
-            AND (row_number() OVER (PARTITION BY unique_key ORDER BY id) > 1
-                 OR EXISTS (SELECT FROM scheduled_tasks_live live WHERE live.unique_key = chosen.unique_key))
+            AND (row_number() OVER (PARTITION BY unique_key, shared ORDER BY id) > 1
+                 OR EXISTS (SELECT FROM scheduled_tasks_live live WHERE live.unique_key = counted.unique_key))
             THEN 'another live task has its unique key'
         END AS reason
-    FROM chosen
+    FROM counted
 ), retried AS (
     UPDATE scheduled_tasks
     SET status = 'queued', retry_count = 0, run_at = now(), fence = fence + 1, claimed_by = NULL, started_at = NULL,
