@@ -61,7 +61,8 @@ async def connect(dsn: str, *, timeout: float, pooled: bool = False, application
                     traceback.clear_frames(error.__traceback__)
                     raise
         except TimeoutError:
-            raise DeadlineError(f"no answer from {_place(parameters)} within {timeout:g} s") from None
+            # Not a deadline's error, which tells of a server that is there and was slow.
+            raise DatabaseError(f"no answer from {_place(parameters)} within {timeout:g} s") from None
         except (psycopg.Error, OSError, UnicodeError) as error:
             if not _may_ask_again(source, asked, error):
                 raise _refused(parameters, error) from None
