@@ -96,20 +96,16 @@ class Guarded:
         """Whether the file has a place for the value; gives it one if it can."""
         if self._file is None:
             return False
-        if key not in self._file._positions and not self._full:
+        needed = self._file._used + len(key.encode()) + ENTRY
+        # The file grows to twice its size, and would lose its blocks if it had to grow twice at once.
+        if key not in self._file._positions and not self._full and needed <= 2 * self._file._capacity:
             try:
-                self._reserve(self._file._used + len(key.encode()) + ENTRY)
+                if needed > self._file._capacity:
+                    reserve(self._path, 2 * self._file._capacity)
                 self._file.read_value(key)
             except OSError as error:
                 self._give_up(error)
         return key in self._file._positions
-
-    def _reserve(self, needed: int) -> None:
-        size = self._file._capacity
-        while size < needed:
-            size *= 2
-        if size > self._file._capacity:
-            reserve(self._path, size)
 
     def _give_up(self, error: Exception) -> None:
         # For good: after a growth that has failed halfway the writer's idea of the file's size may be wrong.

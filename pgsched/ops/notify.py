@@ -56,6 +56,7 @@ class Notifier:
 
     def reloading(self) -> bool:
         """The service has begun to reload; :meth:`ready` ends it."""
+        self._unheard = False
         return self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str = "") -> bool:

@@ -213,7 +213,8 @@ class Keeper:
             text = f"the forkserver was lost: {death.words}"
             words = CUT_WORDS if death.exit_code == CUT else death.words
             error = PoolError(text) if foreign else AppError(f"cannot import {self._settings.app}: {words}")
-        killed = death.signal == signal.SIGKILL and self._error is None
+        # One that has served is no reason to give up, whoever has killed it.
+        killed = death.signal == signal.SIGKILL and (self._error is None or self.ready)
         self._drop(launcher)
         if not self._closed:
             self._owner.forsaken()

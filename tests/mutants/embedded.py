@@ -66,7 +66,7 @@ EMBEDDED: Final = (
     Mutant(
         "embedded-peer",
         "ops/cluster.py",
-        "                if peer != user:\n                    return False\n",
+        "                if peer not in (user, os.geteuid()):\n                    return False\n",
         "",
         f"{SERVER}::TestAsRoot::test_a_stranger_on_the_servers_socket_is_not_believed",
     ),

@@ -22,9 +22,16 @@ OBSERVING: Final = (
     Mutant(
         "own-metrics-growth",
         "ops/guarded.py",
-        "        if size > self._file._capacity:\n",
-        "        if False:\n",
+        "                if needed > self._file._capacity:\n",
+        "                if False:\n",
         f"{FILES}::test_files_have_their_blocks_before_they_are_written",
+    ),
+    Mutant(
+        "own-metrics-grows-once",
+        "ops/guarded.py",
+        " and needed <= 2 * self._file._capacity:",
+        ":",
+        f"{FILES}::test_what_is_too_long_for_a_file_is_counted_in_memory",
     ),
     Mutant(
         "own-metrics-full",

@@ -430,6 +430,20 @@ worker(0, 1, many)
             assert path.stat().st_blocks * 512 >= path.stat().st_size, path
         assert Scraped.from_directory(directory).total("shipped_total") == 2010
 
+    def test_what_is_too_long_for_a_file_is_counted_in_memory(self, directory: Path) -> None:
+        """A file that has to grow twice at once is cut in between, and loses its blocks."""
+        finished(
+            f"""{GUARDED}
+def long():
+    shipped.labels("x" * 200_000).inc()
+    shipped.labels("x" * 200_000).inc()
+worker(0, 1, long)
+"""
+        )
+        for path in directory.iterdir():
+            assert path.stat().st_blocks * 512 >= path.stat().st_size, path
+        assert Scraped.from_directory(directory).total("shipped_total") == 10
+
     def test_metrics_that_a_task_imports_later_are_guarded_too(self, directory: Path) -> None:
         finished(
             """

@@ -98,6 +98,12 @@ def test_that_it_is_ready_is_said_until_it_is_heard_or_untrue(tmp_path: Path) ->
         _waiting(receiving)
         notifier.status("stopping")
         assert _waiting(receiving) == ["STATUS=stopping"]
+        fill()
+        assert not notifier.ready()
+        assert not notifier.reloading()
+        _waiting(receiving)
+        notifier.status("reloading")
+        assert _waiting(receiving) == ["STATUS=reloading"]
         notifier.close()
 
 
