@@ -138,7 +138,8 @@ def plan(
     if not due or room <= 0 or sum(map(len, map(_payload_of, waiting))) > limits.size:
         return NOTHING
     long_waiting, seconds_waiting = _weigh(waiting, durations)
-    places = slots - occupied - long_waiting
+    # While slots are given up more may be occupied than stay; an idle one is open all the same.
+    places = max(slots - occupied, free) - long_waiting
     seconds = places * HORIZON - seconds_waiting
     if free == 0 and (seconds_waiting > seconds or len(waiting) * 2 > limits.waiting):
         # Half full: whole batches later are cheaper than a trickle now.

@@ -242,7 +242,8 @@ class Exchange:
         """Take in the answer to a claim that a hint has sent."""
         try:
             answer = await self._store.answer(sent)
-        except DatabaseError:
+        except BaseException:
+            # Also when we are cancelled: what was claimed is in no book.
             self.suspect_strays()
             raise
         self._take_in(answer, [], sent.wants, sent.total, self.clock() - at)
@@ -263,7 +264,7 @@ class Exchange:
     async def _due_groups(self) -> list[Group]:
         now = self.clock()
         due = self._survey.due(now)
-        if not (due or self.rest.starving()) or (due and self.rest.preferring()):
+        if not (due or self.rest.starving()) or (due and self.rest.preferring() and not self._survey.overdue(now)):
             return due
         if self._survey.wants_scan(now):
             if self.rest.latecomers.expected:
@@ -310,6 +311,9 @@ class Exchange:
         if verdicts:
             self._close(verdicts, settled, seconds)
         if not trusted:
+            if answer.claims:
+                # They are in no book, and a renewal whose answer is on its way may still save the lease.
+                self.suspect_strays()
             raise LeaseLostError
         self._plenty = len(answer.claims) >= total if wants else len(self._backlog) > 0
         if wants:

@@ -123,6 +123,10 @@ class Survey:
         full = self._scanned_at + self._interval - now
         return min(full, self._thrifty_at - now) if self._incomplete else full
 
+    def overdue(self, now: float) -> bool:
+        """Whether a full scan is due whatever has been found meanwhile: there may be rows that go first."""
+        return now >= self._scanned_at + self._interval
+
     def rescan_in(self, now: float) -> float:
         """Seconds until one more than needed would not be wasteful."""
         return self._scanned_at + self._space - now

@@ -185,6 +185,11 @@ def test_a_plan_keeps_its_bounds(
     assert turns == sorted(turns)
 
 
+def test_an_idle_slot_is_open_although_more_tasks_run_than_slots_stay() -> None:
+    """The number of processes was lowered, and what is too much ends with its tasks."""
+    assert plan([group("long")], known(), slots=4, free=1, occupied=7, waiting=[]).total == 1
+
+
 class TestDurations:
     def test_nothing_is_known_at_first(self) -> None:
         assert Durations().get("a") is None

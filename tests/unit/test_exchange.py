@@ -723,6 +723,17 @@ def test_no_scan_gets_in_the_way_right_after_a_claim(bench: Bench) -> None:
     assert bench.store.calls == [("discover",)], "there may be more, in other groups"
 
 
+def test_a_stream_of_claims_puts_the_scan_off_for_no_longer_than_its_interval(bench: Bench) -> None:
+    """A slot is free again whenever an answer comes; there may be groups that go first."""
+    bench.feed = bench.backlog.take_all
+    bench.free = 1
+    bench.store.ready = [claim(number) for number in range(5000)]
+    for _ in range(3000):
+        bench.turn()
+        bench.now += 0.001
+    assert bench.store.calls.count(("discover",)) >= 3
+
+
 def test_other_task_types_are_all_that_is_looked_for_from_then_on(bench: Bench) -> None:
     bench.turn()
     assert bench.store.asked == ["a"]

@@ -148,6 +148,37 @@ def test_an_answer_that_comes_after_trust_has_ended_brings_no_claims(sleeper: Sl
         sleeper.turn()
 
 
+def test_what_such_an_answer_has_claimed_is_looked_for_if_a_renewal_saves_the_lease(sleeper: Sleeper) -> None:
+    sleeper.hint(5)
+    sleeper.now = sleeper.trust.expires_at
+    sleeper.reply()
+    sleeper.trust.renewed(sleeper.now)
+    sleeper.turn()
+    assert sleeper.exchange.strays_suspected
+
+
+def test_whoever_is_cancelled_while_he_waits_for_an_answer_leaves_a_suspicion(
+    sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def quiet() -> None:
+        async with sleeper.exchange.quiet:
+            pytest.fail("the answer has not come")
+
+    async def cancelled() -> None:
+        waiting = asyncio.create_task(quiet())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    sleeper.hint(5)
+    monkeypatch.setattr(sleeper.store, "answer", never)
+    sleeper.run(cancelled())
+    assert sleeper.exchange.strays_suspected
+
+
 def test_without_trust_nothing_is_sent(sleeper: Sleeper) -> None:
     sleeper.now = sleeper.trust.expires_at
     sleeper.hint(5)
