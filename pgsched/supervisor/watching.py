@@ -67,20 +67,22 @@ class Watcher:
         if not asked:
             return
         ours = await self._store.confirm(self._supervisor_id, list(asked))
-        for fenced, claim in asked.items():
-            if fenced not in ours:
-                self._drop(claim)
+        self._drop([claim for fenced, claim in asked.items() if fenced not in ours])
 
-    def _drop(self, claim: Claim) -> None:
-        # What runs is judged by its own fence: the books may hold a later claim of the same task by now.
-        if any(running.claim[:2] == claim[:2] for running in self._pool.running()):
-            self._pool.stop_task(claim.task_id, OutcomeKind.CANCELLED, "cancelled", fence=claim.fence)
-            return
-        if claim not in self._holdings:
-            return
-        self._backlog.put_back(self._pool.recall())
-        if self._backlog.discard(lambda waiting: waiting.task_id == claim.task_id):
-            self._on_outcome(claim, Outcome(OutcomeKind.CANCELLED, 0.0))
+    def _drop(self, gone: list[Claim]) -> None:
+        """All at once: somebody may have cancelled thousands."""
+        running = {running.claim[:2] for running in self._pool.running()}
+        held: dict[int, Claim] = {}
+        for claim in gone:
+            # What runs is judged by its own fence: the books may hold a later claim of the same task by now.
+            if claim[:2] in running:
+                self._pool.stop_task(claim.task_id, OutcomeKind.CANCELLED, "cancelled", fence=claim.fence)
+            elif claim in self._holdings:
+                held[claim.task_id] = claim
+        if held:
+            self._backlog.put_back(self._pool.recall())
+            for waiting in self._backlog.discard(lambda waiting: waiting.task_id in held):
+                self._on_outcome(held[waiting.task_id], Outcome(OutcomeKind.CANCELLED, 0.0))
 
     def _give_back(self) -> None:
         """Every slot is held by something long: another host may be idle."""

@@ -22,6 +22,7 @@ class ScriptedPool:
         self.runs: list[Running] = []
         self.stopped: list[tuple[int, OutcomeKind, int | None]] = []
         self.idle = 0
+        self.recalls = 0
 
     def running(self) -> list[Running]:
         return self.runs
@@ -30,6 +31,7 @@ class ScriptedPool:
         return self.idle
 
     def recall(self) -> list[Claim]:
+        self.recalls += 1
         return []
 
     def stop_task(self, task_id: int, kind: OutcomeKind, reason: str, *, fence: int | None = None) -> None:
@@ -122,6 +124,16 @@ def test_after_a_hint_what_waits_is_asked_about_too_and_never_begins_when_it_is_
     bench.turn()
     assert bench.outcomes == [(1, OutcomeKind.CANCELLED)]
     assert [one.task_id for one in bench.backlog.claims()] == [2]
+
+
+def test_thousands_that_are_cancelled_are_dropped_at_once(bench: Bench) -> None:
+    claims = [claim(number) for number in range(100)]
+    bench.holdings.add(claims)
+    bench.backlog.push(claims)
+    bench.watcher.hint()
+    bench.turn()
+    assert len(bench.outcomes) == 100
+    assert bench.pool.recalls == 1
 
 
 def test_a_hint_survives_a_database_that_is_away(bench: Bench) -> None:
