@@ -310,6 +310,9 @@ class Supervisor:
         self._stopping.noted()
         self._concluder.ended(ended)
         self._feeder.soon()
+        if self._exchange is not None:
+            # Whether or not there is anything to write, a slot may be free.
+            self._exchange.rest.wake()
 
     def on_worker(self) -> None:
         """What the pool tells when a worker is ready: there is room for a claim."""

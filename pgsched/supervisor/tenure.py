@@ -14,6 +14,9 @@ from pgsched.supervisor.clock import lease_clock
 from pgsched.supervisor.exchange import LeaseLostError
 from pgsched.supervisor.observer import Observer
 
+EXPIRY_INTERVAL = 1.0
+"""Seconds between two looks at our trust, at most."""
+
 
 class Renewal:
     """Renews the lease every third of its length.
@@ -71,7 +74,8 @@ class Expiry:
         now = lease_clock()
         if not self._trust.trusted(now):
             raise LeaseLostError
-        return self._trust.expires_at - now
+        # Sleep is measured by a clock that stands still while the host is suspended, and trust is not.
+        return min(self._trust.expires_at - now, EXPIRY_INTERVAL)
 
 
 async def race(*contenders: Coroutine[Any, Any, object]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +129,17 @@ def test_nothing_is_begun_once_it_drains() -> None:
     draining._trust.renewed(lease_clock())
     draining._feeder.feed()
     assert pool.dispatched == []
+
+
+def test_an_end_that_leaves_nothing_to_write_wakes_the_exchange() -> None:
+    """A slot is free, and what is known to be due need not wait for the next look."""
+    served = supervisor(RememberingPool(), SupervisorState.RUNNING)
+    served._feeder.soon = lambda: None  # type: ignore[method-assign]
+    woken: list[bool] = []
+    served._exchange = SimpleNamespace(rest=SimpleNamespace(wake=lambda: woken.append(True)))  # type: ignore[assignment]
+    served._holdings.add([claim(1)])
+    served.on_outcomes([(claim(1), Outcome(OutcomeKind.CANCELLED, 0.0))])
+    assert woken
 
 
 def test_what_is_reported_of_a_claim_that_is_not_held_changes_nothing() -> None:
