@@ -676,8 +676,8 @@ SUPERVISOR: Final = (
     Mutant(
         "exchange-trust-lost",
         "supervisor/exchange.py",
-        "        if not trusted:\n            raise LeaseLostError\n",
-        "",
+        "                self.suspect_strays()\n            raise LeaseLostError\n",
+        "                self.suspect_strays()\n",
         f"{EXCHANGE}::test_an_answer_that_comes_after_trust_has_ended_brings_no_claims",
     ),
     Mutant(
@@ -831,8 +831,8 @@ SUPERVISOR: Final = (
     Mutant(
         "standby-strays",
         "supervisor/exchange.py",
-        "self._store.answer(sent)\n        except DatabaseError:\n            self.suspect_strays()\n",
-        "self._store.answer(sent)\n        except DatabaseError:\n",
+        "is in no book.\n            self.suspect_strays()\n",
+        "is in no book.\n",
         STANDBY,
     ),
     Mutant("line-engaged", "store/line.py", " or pipeline.engaged:", ":", "store/test_standby.py"),
@@ -1027,8 +1027,8 @@ SUPERVISOR: Final = (
     Mutant(
         "watch-own-fence",
         "supervisor/watching.py",
-        "if any(running.claim[:2] == claim[:2] for",
-        "if any(running.claim[0] == claim[0] for",
+        "if claim[:2] in running:",
+        "if claim[0] in {each[0] for each in running}:",
         "unit/test_watching.py::test_only_the_run_that_is_meant_is_stopped",
     ),
     Mutant(

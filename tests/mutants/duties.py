@@ -136,8 +136,8 @@ DUTIES: Final = (
     Mutant(
         "watch-held",
         "supervisor/watching.py",
-        "        if claim not in self._holdings:\n            return\n",
-        "",
+        "            elif claim in self._holdings:\n",
+        "            else:\n",
         "unit/test_watching.py::test_a_claim_that_ended_while_it_was_asked_about_takes_no_later_one_with_it",
     ),
     Mutant(
@@ -164,8 +164,8 @@ DUTIES: Final = (
     Mutant(
         "watch-only-missing",
         "supervisor/watching.py",
-        "            if fenced not in ours:\n",
-        "            if True:\n",
+        "for fenced, claim in asked.items() if fenced not in ours]",
+        "for fenced, claim in asked.items()]",
         "unit/test_watching.py::test_only_what_runs_for_long_is_asked_about",
     ),
     Mutant(
