@@ -575,8 +575,8 @@ POOL: Final = (
     Mutant(
         "outcome-wakes",
         "supervisor/supervisor.py",
-        "            # Whether or not there is anything to write, a slot may be free.\n            self._exchange.rest.wake()\n",
-        "            pass\n",
+        "to write, a slot may be free.\n            self._exchange.rest.wake()\n",
+        "to write, a slot may be free.\n            pass\n",
         "unit/test_supervisor.py::test_an_end_that_leaves_nothing_to_write_wakes_the_exchange",
     ),
     Mutant(
