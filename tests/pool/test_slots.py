@@ -83,35 +83,29 @@ async def test_an_app_that_is_named_by_its_file(tmp_path: Path) -> None:
         await harness.pool.start()
 
 
-async def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
-    here = Path.cwd()
+async def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    os.chdir(gone)
-    try:
-        gone.rmdir()
-        with pytest.raises(AppError, match=r"cannot import tests\.pool\.tasks: the working directory is gone: No such"):
-            await Harness().pool.start()
-    finally:
-        os.chdir(here)
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(AppError, match=r"cannot import tests\.pool\.tasks: the working directory is gone: No such"):
+        await Harness().pool.start()
 
 
-async def test_a_working_directory_that_goes_while_the_pool_works(tmp_path: Path) -> None:
+async def test_a_working_directory_that_goes_while_the_pool_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A deployment removes the release that the supervisor was started in."""
-    here = Path.cwd()
     release = tmp_path / "release"
     release.mkdir()
-    os.chdir(release)
-    try:
-        async with pooled() as harness:
-            release.rmdir()
-            os.kill(harness.worker(), signal.SIGKILL)
-            await eventually_async(lambda: harness.died(1))
-            for _ in range(2):
-                assert await harness.value("add", '{"a": 1}') == "2"
-            assert harness.pool.restarts == {"idle": 1}
-    finally:
-        os.chdir(here)
+    monkeypatch.chdir(release)
+    async with pooled() as harness:
+        release.rmdir()
+        os.kill(harness.worker(), signal.SIGKILL)
+        await eventually_async(lambda: harness.died(1))
+        for _ in range(2):
+            assert await harness.value("add", '{"a": 1}') == "2"
+        assert harness.pool.restarts == {"idle": 1}
 
 
 @METHODS

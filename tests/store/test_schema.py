@@ -60,12 +60,17 @@ def test_migrate_twice_changes_nothing(server: Server, empty_dsn: str) -> None:
     assert server.sql("SELECT * FROM pgsched_schema", dsn=empty_dsn) == applied
 
 
+def migrate_to_the_first(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the tables as the first version had them."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "LATEST", 1)
+        schema.migrate(dsn)
+
+
 def test_tables_of_an_earlier_version_are_brought_up_to_date_with_their_rows(
     server: Server, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(schema, "LATEST", 1)
-        schema.migrate(empty_dsn)
+    migrate_to_the_first(empty_dsn, monkeypatch)
     values = (
         "INSERT INTO pgsched_supervisors (host, boot_id, pid_namespace, pid, started_ticks, processes, lease_until)"
     )
@@ -98,9 +103,7 @@ def test_an_update_that_waits_for_a_reader_makes_nobody_wait_behind_it(
     server: Server, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dump reads for minutes; a renewal that waits as long behind the update comes too late."""
-    with monkeypatch.context() as earlier:
-        earlier.setattr(schema, "LATEST", 1)
-        schema.migrate(empty_dsn)
+    migrate_to_the_first(empty_dsn, monkeypatch)
     patient = make_conninfo(empty_dsn, options="-c lock_timeout=15s")
     with (
         psycopg.connect(empty_dsn) as reader,
